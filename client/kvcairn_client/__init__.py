@@ -1,0 +1,1 @@
+"""The inference side: a client of the service, the in-process pools, and prefill that restores."""

@@ -1,0 +1,144 @@
+"""Codecs: raw, zstd, and byte planes then zstd; what does not pay is stored raw.
+
+Format: docs/wire.md ("Codec 2"). Byte planes put byte j of every item of a stream next to each other: the exponents of
+floats, which repeat, no longer alternate with mantissas, which do not. Why these limits: docs/decisions/codecs.md.
+"""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from kvcairn_protocol.errors import CodecError
+from kvcairn_protocol.layout import Segment
+
+RAW, ZSTD, PLANES = 0, 1, 2
+CODEC_NAMES = ("auto", "raw", "zstd", "shuffle-zstd")
+CodecName = Literal["auto", "raw", "zstd", "shuffle-zstd"]
+
+MAX_WINDOW_BYTES = 8 << 20
+LEVEL = 1
+SAMPLE_BYTES = 64 << 10
+PAYS_BELOW = 0.875
+"""Auto keeps what shrinks to less than this share of its raw size; decoding costs time, disk and network gain."""
+
+Bytes = bytes | bytearray | memoryview
+
+
+class Encoded(NamedTuple):
+    """A payload as it is stored: codec number, bytes, and the length it decodes to."""
+
+    codec: int
+    data: Bytes
+    raw_bytes: int
+
+
+def encode(payload: Bytes, codec: CodecName, segments: tuple[Segment, ...]) -> Encoded:
+    """Encode a payload whose streams lie at `segments`; raw wherever encoding does not make it smaller.
+
+    The payload is not copied where it stays raw.
+    """
+    payload = memoryview(payload).cast("B")
+    if codec == "raw":
+        return Encoded(RAW, payload, len(payload))
+    if codec == "zstd":
+        return _smaller(ZSTD, payload, payload, share=1.0)
+    if codec == "shuffle-zstd":
+        return _smaller(PLANES, payload, to_planes(payload, segments), share=1.0)
+    if codec == "auto":
+        return _encode_if_it_pays(payload, segments)
+    raise CodecError(f"codec is one of {', '.join(CODEC_NAMES)}; found {codec!r}")
+
+
+def _encode_if_it_pays(payload: memoryview, segments: tuple[Segment, ...]) -> Encoded:
+    wide = any(segment.stream.item_bytes > 1 for segment in segments)
+    shuffled = to_planes(payload, segments) if wide else payload
+    if not _sample_pays(shuffled):
+        return Encoded(RAW, payload, len(payload))
+    return _smaller(PLANES if wide else ZSTD, payload, shuffled, share=PAYS_BELOW)
+
+
+def _sample_pays(data: Bytes) -> bool:
+    """Whether a few slices, evenly spread, compress well enough to be worth trying the whole."""
+    view = memoryview(data)
+    slices = 4
+    piece = SAMPLE_BYTES // slices
+    if len(view) <= SAMPLE_BYTES:
+        return True
+    step = (len(view) - piece) // (slices - 1)
+    sample = b"".join(view[at * step : at * step + piece] for at in range(slices))
+    return len(_compress(sample)) < PAYS_BELOW * len(sample)
+
+
+def _smaller(codec: int, payload: memoryview, prepared: Bytes, *, share: float) -> Encoded:
+    frame = _compress(prepared)
+    if len(frame) < share * len(payload):
+        return Encoded(codec, frame, len(payload))
+    return Encoded(RAW, payload, len(payload))
+
+
+def _compress(data: Bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=LEVEL, write_content_size=True).compress(data)
+
+
+def check_frame(codec: int, stored: Bytes, *, raw_bytes: int) -> None:
+    """Check the frame header of a compressed payload before anything is allocated to decode it; CodecError if bad."""
+    if codec == RAW:
+        return
+    try:
+        frame = zstandard.get_frame_parameters(stored)
+    except zstandard.ZstdError as error:
+        raise CodecError(f"not a zstd frame: {error}") from None
+    if frame.content_size != raw_bytes:
+        raise CodecError(f"the frame's content size must be {raw_bytes}; found {frame.content_size}")
+    if frame.dict_id:
+        raise CodecError(f"frames use no dictionary; this one names {frame.dict_id}")
+    if frame.window_size > MAX_WINDOW_BYTES:
+        raise CodecError(f"the frame's window is at most {MAX_WINDOW_BYTES} bytes; found {frame.window_size}")
+
+
+def decode_into(target: memoryview, codec: int, stored: Bytes, segments: tuple[Segment, ...]) -> None:
+    """Decode a stored payload into `target`, a writable view of exactly its raw length; CodecError if it is bad."""
+    if codec == RAW:
+        target[:] = stored
+        return
+    raw = _decompress(stored, raw_bytes=len(target))
+    target[:] = raw if codec == ZSTD else from_planes(raw, segments)
+
+
+def _decompress(stored: Bytes, *, raw_bytes: int) -> bytes:
+    check_frame(ZSTD, stored, raw_bytes=raw_bytes)
+    try:
+        raw = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompress(
+            stored, max_output_size=raw_bytes, allow_extra_data=False
+        )
+    except zstandard.ZstdError as error:
+        raise CodecError(f"the frame does not decode: {error}") from None
+    if len(raw) != raw_bytes:
+        raise CodecError(f"the frame decodes to {len(raw)} bytes instead of {raw_bytes}")
+    return raw
+
+
+def to_planes(payload: Bytes, segments: tuple[Segment, ...]) -> memoryview:
+    """In each stream's segment, plane j holds byte j of every item; the planes follow each other."""
+    return _permute(payload, segments, forward=True)
+
+
+def from_planes(planes: Bytes, segments: tuple[Segment, ...]) -> memoryview:
+    """The inverse of `to_planes`."""
+    return _permute(planes, segments, forward=False)
+
+
+def _permute(data: Bytes, segments: tuple[Segment, ...], *, forward: bool) -> memoryview:
+    source = np.frombuffer(data, np.uint8)
+    result = np.empty_like(source)
+    for segment in segments:
+        part = slice(segment.offset, segment.offset + segment.size_bytes)
+        result[part] = _transposed(source[part], segment.stream.item_bytes, forward=forward)
+    return memoryview(result)
+
+
+def _transposed(part: npt.NDArray[np.uint8], item_bytes: int, *, forward: bool) -> npt.NDArray[np.uint8]:
+    shape = (-1, item_bytes) if forward else (item_bytes, -1)
+    return part.reshape(shape).T.reshape(-1)

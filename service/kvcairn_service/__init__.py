@@ -1,0 +1,1 @@
+"""The HTTP service: tenants, routes and statistics around one store."""

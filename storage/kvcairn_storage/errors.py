@@ -1,0 +1,35 @@
+"""What a store can answer instead of doing what was asked.
+
+    StorageError
+    ├── StoreFull          no room on the disk or in the map; worth a retry once space is free
+    ├── StoreUnreadable    the disk or the file failed under us; worth a retry after repair
+    ├── StoreClosed        the store is closed or closing; no retry
+    ├── StoreInUse         another process serves this directory; no retry while it does
+    └── UnknownFormat      the directory was written by a newer version; no retry
+"""
+
+from kvcairn_protocol.errors import KvcairnError
+
+
+class StorageError(KvcairnError):
+    """The root of everything that a store raises on purpose."""
+
+
+class StoreFull(StorageError):
+    """The disk or the map has no room for this write; nothing of it was kept."""
+
+
+class StoreUnreadable(StorageError):
+    """Reading or writing failed for another reason than space."""
+
+
+class StoreClosed(StorageError):
+    """The store is closed."""
+
+
+class StoreInUse(StorageError):
+    """Another process holds the directory; the message names its pid."""
+
+
+class UnknownFormat(StorageError):
+    """The directory's format is newer than this version understands."""
