@@ -1,0 +1,1 @@
+"""Runnable examples: the demo, a small real model, a client of a fleet."""
