@@ -18,6 +18,9 @@ CODEC_NAMES = ("auto", "raw", "zstd", "shuffle-zstd")
 CodecName = Literal["auto", "raw", "zstd", "shuffle-zstd"]
 
 MAX_WINDOW_BYTES = 8 << 20
+BYTES_A_BLOCK, SPARE_BLOCKS = 1 << 10, 16
+"""A frame's blocks decode to 1 KiB on average, or more: encoders make 128 KiB, only an attack makes millions."""
+_RLE_BLOCK = 1
 LEVEL = 1
 SAMPLE_BYTES = 64 << 10
 PAYS_BELOW = 0.875
@@ -83,28 +86,58 @@ def _compress(data: Bytes) -> bytes:
 
 
 def check_frame(codec: int, stored: Bytes, *, raw_bytes: int) -> None:
-    """Check the frame header of a compressed payload before anything is allocated to decode it; CodecError if bad."""
+    """Check a compressed payload before anything is allocated to decode it; CodecError if it is not as it must be.
+
+    It is one whole zstd frame: of the right content size, without a dictionary, with a window within bounds.
+    """
     if codec == RAW:
         return
     try:
         frame = zstandard.get_frame_parameters(stored)
     except zstandard.ZstdError as error:
         raise CodecError(f"not a zstd frame: {error}") from None
+    if bytes(stored[:4]) != zstandard.FRAME_HEADER:
+        raise CodecError("the payload is a zstd frame; this is a skippable one")
     if frame.content_size != raw_bytes:
         raise CodecError(f"the frame's content size must be {raw_bytes}; found {frame.content_size}")
     if frame.dict_id:
         raise CodecError(f"frames use no dictionary; this one names {frame.dict_id}")
     if frame.window_size > MAX_WINDOW_BYTES:
         raise CodecError(f"the frame's window is at most {MAX_WINDOW_BYTES} bytes; found {frame.window_size}")
+    end = _frame_end(stored, max_blocks=raw_bytes // BYTES_A_BLOCK + SPARE_BLOCKS, has_checksum=frame.has_checksum)
+    if end != len(stored):
+        raise CodecError(
+            f"the frame ends at byte {end} of {len(stored)}: a payload is one whole frame and nothing else"
+        )
+
+
+def _frame_end(stored: Bytes, *, max_blocks: int, has_checksum: bool) -> int:
+    """Where the frame's block headers say that it ends (RFC 8878 §3.1.1.2); nothing is decoded, nothing allocated."""
+    at = zstandard.frame_header_size(stored)
+    for _ in range(max_blocks):
+        header = int.from_bytes(stored[at : at + 3], "little")
+        is_last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        at += 3 + (1 if kind == _RLE_BLOCK else size)
+        if is_last or at > len(stored):
+            return at + 4 * has_checksum
+    raise CodecError(f"a frame of this length has at most {max_blocks} blocks; found more")
 
 
 def decode_into(target: memoryview, codec: int, stored: Bytes, segments: tuple[Segment, ...]) -> None:
     """Decode a stored payload into `target`, a writable view of exactly its raw length; CodecError if it is bad."""
     if codec == RAW:
-        target[:] = stored
+        _copy(target, stored)
         return
+    if codec not in (ZSTD, PLANES):
+        raise CodecError(f"codec is 0 raw, 1 zstd or 2 byte planes then zstd; found {codec}")
     raw = _decompress(stored, raw_bytes=len(target))
     target[:] = raw if codec == ZSTD else from_planes(raw, segments)
+
+
+def _copy(target: memoryview, stored: Bytes) -> None:
+    if len(stored) != len(target):
+        raise CodecError(f"a raw payload has all of its {len(target)} bytes; found {len(stored)}")
+    target[:] = stored
 
 
 def _decompress(stored: Bytes, *, raw_bytes: int) -> bytes:

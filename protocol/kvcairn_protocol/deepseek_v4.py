@@ -75,7 +75,9 @@ class PackedRows:
         elif ratio == HCA_RATIO:
             yield _history("hca", layer, ratio, ENTRY_BYTES)
         elif ratio:
-            raise LayoutError("ratios", f"layer {layer} compresses by {ratio}; known are 0, {CSA_RATIO} and {HCA_RATIO}")
+            raise LayoutError(
+                "ratios", f"layer {layer} compresses by {ratio}; known are 0, {CSA_RATIO} and {HCA_RATIO}"
+            )
         yield WindowStream(
             kind="window", name="window", layer=layer, rows=WINDOW_TOKENS, row_shape=(ENTRY_BYTES,), dtype="uint8"
         )

@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from kvcairn_protocol.errors import LayoutError
 
 MAX_INTEGER = 2**53 - 1
+MAX_RULE_CHARACTERS = 120
+"""A document may name its fields at any length; an error repeats no more of a name than this."""
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1}
 
@@ -73,7 +75,7 @@ class HistoryStream(_Stream):
 
 
 class WindowStream(_Stream):
-    """The sliding window of one layer: the last `rows` tokens, one row each; rows before token 0 are zeros, in front."""
+    """One layer's sliding window: the last `rows` tokens, one row each; rows before token 0 are zeros, in front."""
 
     kind: Literal["window"]
     rows: Count
@@ -108,7 +110,7 @@ class Layout(_Document):
     (LayoutError only).
     """
 
-    version: Literal[1]
+    version: Annotated[int, Field(ge=1, le=1)]
     model: Text
     chained: bool
     block_tokens: Count
@@ -129,12 +131,18 @@ class Layout(_Document):
         if self.block_tokens % self.unit_tokens:
             raise LayoutError(
                 "block_tokens",
-                f"must be a multiple of the unit, the lcm of all tokens_per_row ({self.unit_tokens}); "
+                f"must be a multiple of the unit, the lcm of all tokens_per_row ({_shown(self.unit_tokens)}); "
                 f"{self.block_tokens} is not",
             )
+        for kind in Kind:
+            if self.payload_bytes(kind) > MAX_INTEGER:
+                raise LayoutError("row_shape", f"a payload has at most {MAX_INTEGER} bytes, {kind.label} has more")
         if not self.has_state and self.replay_tokens != 0:
             raise LayoutError("replay_tokens", "must be 0 where a layout has neither window nor carry streams")
         return self
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
 
     @cached_property
     def history(self) -> tuple[HistoryStream, ...]:
@@ -197,6 +205,11 @@ def _place(streams: list[tuple[Any, int]]) -> tuple[Segment, ...]:
     return tuple(placed)
 
 
+def _shown(number: int) -> str:
+    """The number for a message; Python refuses to print one of thousands of digits, which a document can ask for."""
+    return str(number) if number <= MAX_INTEGER else f"more than {MAX_INTEGER}"
+
+
 def parse_layout(document: bytes | str) -> Layout:
     """Read a layout from JSON; LayoutError names the first broken rule.
 
@@ -208,14 +221,15 @@ def parse_layout(document: bytes | str) -> Layout:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "layout"
-        raise LayoutError(where, first["msg"]) from None
+        raise LayoutError(where[:MAX_RULE_CHARACTERS], first["msg"]) from None
     except (ValueError, RecursionError) as error:
         raise LayoutError("json", str(error) or "nested too deeply") from None
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise LayoutError("duplicate key", next(name for name in names if names.count(name) > 1))
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise LayoutError("duplicate key", f"every name stands once, {name[:MAX_RULE_CHARACTERS]!a} stands twice")
+        found[name] = value
     return found

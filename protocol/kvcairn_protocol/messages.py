@@ -64,7 +64,7 @@ class TenantSettings(_Request):
     strategy: Strategy = Anchored()
     codec: CodecName = "auto"
     quota_bytes: Annotated[int, Field(ge=1)] | None = None
-    ttl_seconds: Annotated[float, Field(gt=0)] | None = None
+    ttl_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 class Tenant(TenantSettings):

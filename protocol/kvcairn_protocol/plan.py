@@ -9,7 +9,7 @@ overwriting them. Whichever starts later wins; a plan never covers the whole pro
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from kvcairn_protocol.layout import Layout
+from kvcairn_protocol.layout import Kind, Layout
 from kvcairn_protocol.strategy import Anchored, Full, Periodic, Zero
 
 
@@ -92,7 +92,7 @@ def plan_restore(
 
 
 def _replay_start(layout: Layout, hit_tokens: int) -> int:
-    """Where a replay must start so that the state at the hit is true: a block end, so that its cuts are the original's."""
+    """Where a replay starts so that the state at the hit is true: at a block end, where the original was cut, too."""
     if layout.replay_tokens is None:
         return 0
     return max(0, (hit_tokens - layout.replay_tokens) // layout.block_tokens * layout.block_tokens)
@@ -114,7 +114,7 @@ def states_to_keep(
 
 def windows_to_keep(plan: RestorePlan, layout: Layout, strategy: Full | Periodic | Zero | Anchored) -> list[int]:
     """Starts of the blocks whose window rows this run should capture, ascending."""
-    if not strategy.keeps_windows or not layout.windows:
+    if not strategy.keeps_windows or not layout.payload_bytes(Kind.WINDOW):
         return []
     ends = range(layout.block_tokens, plan.prompt_tokens + 1, layout.block_tokens)
     starts = (end - layout.block_tokens for end in ends)

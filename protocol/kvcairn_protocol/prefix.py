@@ -28,10 +28,10 @@ def root_key(layout: Layout, *, salt: str = "") -> bytes:
 def block_keys(layout: Layout, tokens: Tokens, *, salt: str = "") -> list[bytes]:
     """The keys of every complete block of `tokens`, in order; the incomplete tail has none.
 
-    Key i stands for the tokens [0, (i + 1) · block_tokens). ValueError for a token that is no uint32.
+    tokens: one sequence (shape [n]). Key i stands for the tokens [0, (i + 1) · block_tokens).
+    ValueError for another shape, and for a token that is no uint32, in the tail as well.
     """
-    blocks = len(tokens) // layout.block_tokens
-    packed = _pack(tokens[: blocks * layout.block_tokens])
+    packed = _pack(tokens, layout.block_tokens)
     key, keys, step = root_key(layout, salt=salt), [], layout.block_tokens * 4
     for start in range(0, len(packed), step):
         key = hashlib.sha256(key + packed[start : start + step]).digest()
@@ -49,10 +49,13 @@ def object_key(name: bytes) -> bytes:
     return name if len(name) == 32 else hashlib.sha256(name).digest()
 
 
-def _pack(tokens: Tokens) -> bytes:
+def _pack(tokens: Tokens, block_tokens: int) -> bytes:
     array = np.asarray(tokens)
+    if array.ndim != 1:
+        raise ValueError(f"token ids are one sequence; these have the shape {array.shape}")
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"token ids are integers, not {array.dtype}")
     if array.size and (array.min() < 0 or array.max() > MAX_TOKEN):
         raise ValueError(f"token ids lie in [0, {MAX_TOKEN}]; found {array.min()} to {array.max()}")
-    return array.astype("<u4").tobytes()
+    whole = len(array) // block_tokens * block_tokens
+    return array[:whole].astype("<u4").tobytes()

@@ -34,6 +34,7 @@ CHECKED_BYTES = 112
 FLAG_MISSING = 1
 CODECS = (0, 1, 2)
 _LAYOUT = struct.Struct("<4sBBHQQQ32s32s16s16s")
+_FIELD_BYTES = (32, 32, 16, 16)
 
 Bytes = bytes | bytearray | memoryview
 
@@ -56,6 +57,12 @@ class Header:
     codec: int = RAW
     flags: int = 0
     checksum: bytes = bytes(16)
+
+    def __post_init__(self) -> None:
+        """ValueError for a field of the wrong length: packing would pad or cut it in silence."""
+        sizes = (len(self.fingerprint), len(self.key), len(self.parent), len(self.checksum))
+        if sizes != _FIELD_BYTES:
+            raise ValueError(f"fingerprint, key, parent and checksum have {_FIELD_BYTES} bytes; found {sizes}")
 
     @property
     def missing(self) -> bool:
@@ -161,8 +168,10 @@ def check_header(header: Header, layout: Layout) -> None:
         raise BadSize(f"a {header.kind.label} payload of this layout has {expected} bytes; found {header.raw_bytes}")
     if layout.chained:
         _check_chained_place(header, layout.block_tokens)
-    elif header.position or any(header.parent):
-        raise BadPosition("records of an unchained layout have position 0 and no parent")
+    elif header.position:
+        raise BadPosition(f"records of an unchained layout have position 0; found {header.position}")
+    elif any(header.parent):
+        raise BadParent(f"records of an unchained layout have no parent; found {header.parent.hex()}")
 
 
 def _check_chained_place(header: Header, block_tokens: int) -> None:
