@@ -169,7 +169,7 @@ def _permute(data: Bytes, segments: tuple[Segment, ...], *, forward: bool) -> me
     for segment in segments:
         part = slice(segment.offset, segment.offset + segment.size_bytes)
         result[part] = _transposed(source[part], segment.stream.item_bytes, forward=forward)
-    return memoryview(result)
+    return result.data
 
 
 def _transposed(part: npt.NDArray[np.uint8], item_bytes: int, *, forward: bool) -> npt.NDArray[np.uint8]:

@@ -178,7 +178,7 @@ class Layout(_Document):
     @cached_property
     def _segments(self) -> dict[Kind, tuple[Segment, ...]]:
         history = [(s, self.block_tokens // s.tokens_per_row) for s in self.history]
-        state = [(s, s.rows) for s in (*self.windows, *self.carries)]
+        state = [*((s, s.rows) for s in self.windows), *((s, s.rows) for s in self.carries)]
         window = [(s, max(0, self.block_tokens - s.rows)) for s in self.windows]
         return {
             Kind.HISTORY: _place(history),
