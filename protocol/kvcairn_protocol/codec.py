@@ -23,8 +23,8 @@ BYTES_A_BLOCK, SPARE_BLOCKS = 1 << 10, 16
 _RLE_BLOCK = 1
 LEVEL = 1
 SAMPLE_BYTES = 64 << 10
-PAYS_BELOW = 0.875
-"""Auto keeps what shrinks to less than this share of its raw size; decoding costs time, disk and network gain."""
+PAYS_BELOW = 0.5
+"""Auto keeps what shrinks to less than half: then a restore over 10 Gb/s is not slower than raw, decoding included."""
 
 Bytes = bytes | bytearray | memoryview
 
