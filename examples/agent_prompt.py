@@ -8,8 +8,9 @@ Never ask for a password. Never promise a date that the handbook does not give.
 """
 SECTION = """
 ## Section {number}: {title}
-Customers on plan {plan} may {verb} their {thing} up to {count} times a month. The {thing} is kept for {days} days after
-that, and can be brought back by a ticket of class {grade}. A {thing} larger than {size} GB needs the consent of the account's owner.
+Customers on plan {plan} may {verb} their {thing} up to {count} times a month. The {thing} is kept for {days} days
+after that, and can be brought back by a ticket of class {grade}. A {thing} larger than {size} GB needs the consent of
+the account's owner.
 """
 TITLES = ("Snapshots", "Backups", "Certificates", "Mailboxes", "Domains", "Databases", "Volumes", "Keys")
 VERBS = ("restore", "move", "rename", "copy", "lock", "share", "export")
