@@ -10,7 +10,10 @@
         │   └── LayoutUnknown  409, the layout is not registered; the client registers it and retries by itself
         ├── Unauthorized       401 or 403, the token is missing, wrong or not enough; a retry cannot help
         ├── BadAnswer          an answer that is not of this API; a retry rarely helps
-        └── ClosedClient       the client was closed, or made in another process; a retry cannot help
+        ├── ClosedClient       the client was closed, or made in another process; a retry cannot help
+        ├── ModelNotSupported  this model's cache cannot be restored byte for byte; a retry cannot help
+        ├── PromptNotSupported this input is no single unpadded prompt; a retry cannot help
+        └── PoolExhausted      every row of a pool is held by a session; closing one helps
 
 Errors of sockets, TLS, http.client and httpcore are mapped to these at the border where each of them is called, in
 wire.py, exchange.py and control.py; none of them reaches a caller.
@@ -79,3 +82,17 @@ class BadAnswer(ClientError):
 
 class ClosedClient(ClientError):
     """The client was closed, or it was carried across a fork; make a new one in this process."""
+
+
+class ModelNotSupported(ClientError):
+    """The cache of this model, as it stands, cannot be restored byte for byte; the message says what would be needed."""
+
+
+class PromptNotSupported(ClientError, ValueError):
+    """The input is not one prompt of at least one token, without padding; the message says what was found."""
+
+
+class PoolExhausted(ClientError):
+    """Every row of a pool is held by sessions; a retry can help once one of them is closed."""
+
+    may_pass = True

@@ -46,13 +46,17 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
-    """What is stored of a prompt. state_tokens: positions of stored states inside the run, deepest first."""
+    """What is stored of a prompt. state_tokens: positions of stored states inside the run, deepest first.
+
+    answered: False for a fail-open answer: nothing is known then, which is not the same as nothing is stored.
+    """
 
     history_blocks: int = 0
     hit_tokens: int = 0
     state_tokens: tuple[int, ...] = ()
     strategy: Full | Periodic | Zero | Anchored = field(default_factory=Anchored)
     codec: CodecName = "auto"
+    answered: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
