@@ -1,11 +1,11 @@
 """What a store can answer instead of doing what was asked.
 
-    StorageError
-    ├── StoreFull          no room on the disk or in the map; worth a retry once space is free
-    ├── StoreUnreadable    the disk or the file failed under us; worth a retry after repair
-    ├── StoreClosed        the store is closed or closing; no retry
-    ├── StoreInUse         another process serves this directory; no retry while it does
-    └── UnknownFormat      the directory was written by a newer version; no retry
+StorageError
+├── StoreFull          no room on the disk or in the map; worth a retry once space is free
+├── StoreUnreadable    the disk or the file failed under us; worth a retry after repair
+├── StoreClosed        the store is closed or closing; no retry
+├── StoreInUse         another process serves this directory; no retry while it does
+└── UnknownFormat      the directory was written by a newer version; no retry
 """
 
 from kvcairn_protocol.errors import KvcairnError

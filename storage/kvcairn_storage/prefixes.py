@@ -1,0 +1,269 @@
+"""PrefixStore: prefix trees of records on a RecordStore, within a capacity; what a service needs, and no HTTP.
+
+Decisions are made under one lock and never wait; disk work is done outside it. A record is served once it is
+committed, and no longer from the moment on at which it was chosen to go.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+
+from kvcairn_storage.change import Cause, Change
+from kvcairn_storage.errors import StorageError, StoreUnreadable
+from kvcairn_storage.integrity import is_sound
+from kvcairn_storage.puts import NewRecord, Outcome, PutResult, Putter
+from kvcairn_storage.shelf import Run
+from kvcairn_storage.slot import Phase, Slot
+from kvcairn_storage.space import Space
+from kvcairn_storage.store import Entry, RecordKey, RecordStore
+from kvcairn_storage.usage import Usage
+
+__all__ = ["Hold", "NewRecord", "Outcome", "PrefixStore", "PutResult", "Run", "Usage"]
+
+BATCH_RECORDS = 256
+"""Removals go to the disk at most so many records at a time, so that stores in between are not held up."""
+
+FLUSH_SECONDS = 20.0
+
+_LOG = logging.getLogger(__name__)
+
+
+class Hold:
+    """Records that are not evicted nor expired until this is released; a context manager.
+
+    entries: what was there, in the order asked, None for what was not. A record that is deleted, dropped or
+    quarantined meanwhile is a miss all the same: its reader asked for bytes that its owner wants gone.
+    """
+
+    def __init__(self, slots: Sequence[Slot | None], lock: threading.Lock) -> None:
+        self.entries: list[Entry | None] = [replace(slot.entry) if slot else None for slot in slots]
+        self._slots: list[Slot] = [slot for slot in slots if slot is not None]
+        self._lock = lock
+
+    def release(self) -> None:
+        """Let go; a second call does nothing."""
+        with self._lock:
+            for slot in self._slots:
+                slot.holds -= 1
+            self._slots = []
+
+    def __enter__(self) -> "Hold":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class PrefixStore:
+    """Every method may be called from any thread. Those that delete, put and verify wait for the disk or read it."""
+
+    def __init__(self, records: RecordStore, *, capacity_bytes: int, clock: Callable[[], float] = time.time) -> None:
+        """Load every entry of `records` and evict what exceeds `capacity_bytes`; `close` closes `records` as well."""
+        self._records = records
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._space = Space(capacity_bytes=capacity_bytes)
+        self._space.load(records.scan())
+        self._dirty: dict[RecordKey, Slot] = {}
+        self._putter = Putter(records, self._space, self._lock, self._note_use)
+        self._closing = threading.Event()
+        self._remove_in_batches(lambda: self._space.shrink(at_most_records=BATCH_RECORDS))
+        self._flusher = threading.Thread(target=self._flush_until_closed, name="kvcairn-recency", daemon=True)
+        self._flusher.start()
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self._space.capacity_bytes
+
+    @property
+    def charged_bytes(self) -> int:
+        """What is charged now: whole pages, headers included; never more than capacity_bytes."""
+        with self._lock:
+            return self._space.charged_bytes
+
+    @property
+    def held_records(self) -> int:
+        """How many records readers rely on right now."""
+        with self._lock:
+            return sum(slot.holds > 0 for slot in self._space.slots())
+
+    def put(self, records: Sequence[NewRecord], *, quota_bytes: int | None = None) -> "Future[list[PutResult]]":
+        """Store verified records; the first writer of a key wins. Resolves once all that is stored is committed.
+
+        Returns at once: deciding takes microseconds, and what is there already is read and verified by a thread of
+        this store. The future fails with StoreUnreadable or StoreClosed only where the disk does; the caller leaves
+        the data unchanged until it is done.
+        """
+        return self._putter.put(records, quota_bytes=quota_bytes, now=self._clock())
+
+    def get(self, key: RecordKey) -> bytes | None:
+        """A copy of a record, header and all; None if it is not there. Does not count as a use."""
+        with self._lock:
+            if self._space.present(key) is None:
+                return None
+        return self._records.get(key)
+
+    def warm(self, keys: Iterable[RecordKey]) -> None:
+        """Bring records into memory, so that `get` does not wait for the disk."""
+        self._records.warm(keys)
+
+    def exists(self, keys: Sequence[RecordKey]) -> list[bool]:
+        """Which of these are there; does not count as a use."""
+        with self._lock:
+            return [self._space.present(key) is not None for key in keys]
+
+    def entry(self, key: RecordKey) -> Entry | None:
+        """A copy of what is known of a record."""
+        with self._lock:
+            slot = self._space.present(key)
+            return replace(slot.entry) if slot else None
+
+    def longest_run(self, *, tenant: str, layout: bytes, keys: Sequence[bytes], block_tokens: int) -> Run:
+        """The run from the first key on in which key i stands at (i + 1) · block_tokens, and the states inside it.
+
+        Answered from memory, in time linear in the run; does not count as a use.
+        """
+        with self._lock:
+            shelf = self._space.shelf(tenant, layout)
+            return shelf.longest_run(keys, block_tokens=block_tokens) if shelf else Run(0, [])
+
+    def hold(self, keys: Sequence[RecordKey]) -> Hold:
+        """Keep records from being evicted or expired until the hold is released."""
+        with self._lock:
+            slots = [self._space.present(key) for key in keys]
+            for slot in slots:
+                if slot is not None:
+                    slot.holds += 1
+        return Hold(slots, self._lock)
+
+    def touch(self, keys: Sequence[RecordKey]) -> int:
+        """Count a use of each record that is there, and of the blocks before it; returns how many are there."""
+        now = self._clock()
+        with self._lock:
+            slots = [slot for key in dict.fromkeys(keys) if (slot := self._space.present(key)) is not None]
+            self._note_use(self._space.use(slots, now=now, counted=True))
+        return len(slots)
+
+    def delete(self, key: RecordKey) -> bool:
+        """Delete one record alone, committed; whether it was there. Waits for one that is being written."""
+        return self._remove_now([key], Cause.DELETED) == 1
+
+    def drop(self, *, tenant: str, layout: bytes | None = None) -> int:
+        """Delete all records of a tenant, or of one layout of it, committed, in batches; how many there were."""
+        with self._lock:
+            keys = [slot.key for slot in self._space.slots(tenant, layout)]
+        batches = [keys[start : start + BATCH_RECORDS] for start in range(0, len(keys), BATCH_RECORDS)]
+        dropped = sum(self._remove_now(batch, Cause.DELETED) for batch in batches)
+        if layout is None:
+            with self._lock:
+                self._space.forget_tenant(tenant)
+        return dropped
+
+    def expire(self, *, tenant: str, idle_seconds: float) -> int:
+        """Delete a tenant's records that were not used for so long, leaves first; how many there were.
+
+        A block stays while a descendant is alive or held, or a record at its key is held.
+        """
+        before = self._clock() - idle_seconds
+        return self._remove_in_batches(lambda: self._space.expire(tenant, before=before, at_most_records=BATCH_RECORDS))
+
+    def quarantine(self, key: RecordKey, *, verify: Callable[[bytes], bool] | None = None) -> bool:
+        """Read a record again; if it is bad or unreadable, delete and count it, so that the next store replaces it.
+
+        Returns whether it was bad. verify: a further check of the bytes, True if they are good; by default and before
+        it, the header must be this key's and the checksum must hold.
+        """
+        with self._lock:
+            if self._space.present(key) is None:
+                return False
+        if self._is_good(key, verify):
+            return False
+        return self._remove_now([key], Cause.QUARANTINED) == 1
+
+    def usage(self, tenant: str | None = None) -> list[Usage]:
+        """Totals by tenant, layout and kind, of one tenant or all."""
+        with self._lock:
+            return self._space.usage(tenant)
+
+    def flush_uses(self) -> None:
+        """Write what was used since the last call to the disk; a thread of this store does so every 20 seconds."""
+        with self._lock:
+            uses = {
+                key: (slot.entry.last_used, slot.entry.uses)
+                for key, slot in self._dirty.items()
+                if slot.phase is Phase.PRESENT
+            }
+            self._dirty.clear()
+        if uses:
+            self._records.note_use(uses).result()
+
+    def check_integrity(self) -> list[str]:
+        """What is wrong in the accounting or on the disk, one sentence each. Reads every record."""
+        with self._lock:
+            faults = self._space.faults()
+        return faults + self._records.check_integrity()
+
+    def close(self) -> None:
+        """Write the recency, finish what is being written, close the record store. Closing twice is fine."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._flusher.join()
+        self._putter.close()
+        self.flush_uses()
+        self._records.close()
+
+    def _note_use(self, slots: Iterable[Slot]) -> None:
+        """Remember, under the lock, whose recency the disk does not know."""
+        self._dirty.update((slot.key, slot) for slot in slots)
+
+    def _is_good(self, key: RecordKey, verify: Callable[[bytes], bool] | None) -> bool:
+        try:
+            data = self._records.get(key)
+        except StoreUnreadable:
+            return False
+        return data is not None and is_sound(key, data) and (verify is None or verify(data))
+
+    def _remove_now(self, keys: Sequence[RecordKey], cause: Cause) -> int:
+        self._await_writes(keys)
+        with self._lock:
+            slots = [slot for key in keys if (slot := self._space.present(key)) is not None]
+            change = self._space.remove(slots, cause)
+        return self._carry_out(change)
+
+    def _remove_in_batches(self, decide: Callable[[], Change]) -> int:
+        total = 0
+        while True:
+            with self._lock:
+                change = decide()
+            if not change:
+                return total
+            total += self._carry_out(change)
+
+    def _carry_out(self, change: Change) -> int:
+        """Delete on the disk what a change takes out, and settle it."""
+        if not change:
+            return 0
+        self._putter.carry_out(change, []).result()
+        return len(change.removed)
+
+    def _await_writes(self, keys: Sequence[RecordKey]) -> None:
+        """Wait until none of these is on its way to the disk."""
+        for key in keys:
+            settled = threading.Event()
+            with self._lock:
+                slot = self._space.find(key)
+                if slot is None or slot.change is None:
+                    continue
+                slot.change.waiters.append(settled.set)
+            settled.wait()
+
+    def _flush_until_closed(self) -> None:
+        while not self._closing.wait(FLUSH_SECONDS):
+            try:
+                self.flush_uses()
+            except StorageError:
+                _LOG.exception("the recency of records could not be written; it will be tried again")

@@ -1,0 +1,268 @@
+"""Putter: how records get in. Each is decided alone, so that a bad one never fails its neighbours."""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from enum import StrEnum
+from functools import partial
+from typing import NamedTuple
+
+from kvcairn_protocol.record import Header
+from kvcairn_storage.change import Cause, Change, Shortage, Wait
+from kvcairn_storage.errors import StoreClosed, StoreFull, StoreUnreadable
+from kvcairn_storage.integrity import is_sound
+from kvcairn_storage.slot import Phase, Slot, charge_bytes
+from kvcairn_storage.space import Space
+from kvcairn_storage.store import Bytes, Entry, Put, RecordKey, RecordStore
+
+VERIFYING_THREADS = 2
+MAX_ATTEMPTS = 1000
+"""A record that was decided so often, always to find its room taken by others, is answered `full`."""
+
+
+class NewRecord(NamedTuple):
+    """A record to store, verified by the caller. block_tokens: 0 for unchained layouts.
+
+    data: the header and payload as they travelled, in parts, which are joined in order.
+    """
+
+    tenant: str
+    header: Header
+    block_tokens: int
+    data: Sequence[Bytes]
+
+    @property
+    def key(self) -> RecordKey:
+        return RecordKey(self.tenant, self.header.fingerprint, self.header.kind, self.header.key)
+
+
+class Outcome(StrEnum):
+    """What became of one record."""
+
+    STORED = "stored"
+    PRESENT = "present"
+    PARENT = "parent"
+    CONFLICT = "conflict"
+    QUOTA = "quota"
+    FULL = "full"
+
+
+class PutResult(NamedTuple):
+    """can_ever_fit: False where the record alone is larger than the quota or the capacity."""
+
+    outcome: Outcome
+    can_ever_fit: bool = True
+
+
+class _Batch:
+    """What is known of one call of `put`; changed under the owner's lock.
+
+    pinned: slots of this batch, held until it is done, so that no record of it displaces another. attempts: how often
+    each was decided.
+    """
+
+    def __init__(self, records: Sequence[NewRecord], quota_bytes: int | None, now: float) -> None:
+        self.records = records
+        self.quota_bytes = quota_bytes
+        self.now = now
+        self.results: dict[int, PutResult] = {}
+        self.failure: BaseException | None = None
+        self.pinned: list[Slot] = []
+        self.attempts = [0] * len(records)
+        self.left = len(records)
+        self.done: Future[list[PutResult]] = Future()
+
+    def pin(self, slot: Slot) -> None:
+        slot.holds += 1
+        self.pinned.append(slot)
+
+    def announce(self) -> None:
+        """Resolve the future; outside the lock, once nothing is left."""
+        if self.failure is not None:
+            self.done.set_exception(self.failure)
+        else:
+            self.done.set_result([result for _, result in sorted(self.results.items())])
+
+
+class Putter:
+    """Decides under its owner's lock, writes outside it, and settles what was decided when the disk has answered."""
+
+    def __init__(
+        self,
+        records: RecordStore,
+        space: Space,
+        lock: threading.Lock,
+        note_use: Callable[[Iterable[Slot]], None],
+    ) -> None:
+        self._records = records
+        self._space = space
+        self._lock = lock
+        self._note_use = note_use
+        self._verifiers = ThreadPoolExecutor(VERIFYING_THREADS, "kvcairn-verify")
+
+    def put(self, records: Sequence[NewRecord], *, quota_bytes: int | None, now: float) -> "Future[list[PutResult]]":
+        """See PrefixStore.put."""
+        batch = _Batch(records, quota_bytes, now)
+        for index in range(len(records)):
+            self._decide(batch, index)
+        with self._lock:
+            self._renew(batch)
+        if not records:
+            batch.announce()
+        return batch.done
+
+    def carry_out(self, change: Change, puts: Sequence[Put]) -> "Future[None]":
+        """Write a change; the future resolves, or fails as the disk did, once the accounting knows the outcome."""
+        settled: Future[None] = Future()
+        self._records.write(puts, change.deletes()).add_done_callback(partial(self._settle, change, settled))
+        return settled
+
+    def close(self) -> None:
+        """Finish what is being verified; whatever would have to be verified later fails with StoreClosed."""
+        self._verifiers.shutdown(wait=True)
+
+    def _settle(self, change: Change, settled: "Future[None]", written: "Future[None]") -> None:
+        error = written.exception()
+        with self._lock:
+            if error is None or change.is_quarantine:
+                self._space.commit(change)
+            else:
+                self._space.undo(change)
+            waiters, change.waiters = change.waiters, []
+        for waiter in waiters:
+            waiter()
+        if error is None:
+            settled.set_result(None)
+        else:
+            settled.set_exception(error)
+
+    def _decide(self, batch: _Batch, index: int) -> None:
+        """Take one record a step further: answer it, write it, verify what is there, or wait for another's write."""
+        with self._lock:
+            step = self._choose(batch, index)
+            if isinstance(step, Wait):
+                step.change.waiters.append(partial(self._decide, batch, index))
+        if isinstance(step, PutResult):
+            self._answer(batch, index, step)
+        elif isinstance(step, Change):
+            self._write(batch, index, step)
+        elif isinstance(step, Slot):
+            self._verify_later(batch, index, step)
+
+    def _choose(self, batch: _Batch, index: int) -> PutResult | Change | Slot | Wait:
+        record = batch.records[index]
+        batch.attempts[index] += 1
+        if batch.attempts[index] > MAX_ATTEMPTS:
+            return PutResult(Outcome.FULL)
+        slot = self._space.find(record.key)
+        if slot is None:
+            return self._reserve(batch, record)
+        if slot.phase is Phase.LEAVING:
+            return Wait(_in_flight(slot))
+        if (slot.entry.position, slot.entry.parent) != (record.header.position, record.header.parent):
+            return PutResult(Outcome.CONFLICT)
+        if slot.phase is Phase.WRITING:
+            return Wait(_in_flight(slot))
+        batch.pin(slot)
+        return slot
+
+    def _reserve(self, batch: _Batch, record: NewRecord) -> PutResult | Change | Wait:
+        key, entry = record.key, _new_entry(record, batch.now)
+        if self._space.misplaces(key, entry):
+            return PutResult(Outcome.PARENT)
+        charged_bytes = charge_bytes(entry.stored_bytes)
+        if batch.quota_bytes is not None and charged_bytes > batch.quota_bytes:
+            return PutResult(Outcome.QUOTA, can_ever_fit=False)
+        if charged_bytes > self._space.capacity_bytes:
+            return PutResult(Outcome.FULL, can_ever_fit=False)
+        decision = self._space.reserve(key, entry, quota_bytes=batch.quota_bytes)
+        if isinstance(decision, Shortage):
+            return PutResult(Outcome(decision.value))
+        if isinstance(decision, Change) and decision.added is not None:
+            batch.pin(decision.added)
+        return decision
+
+    def _write(self, batch: _Batch, index: int, change: Change) -> None:
+        record = batch.records[index]
+        put = Put(record.key, _new_entry(record, batch.now), record.data)
+        self.carry_out(change, [put]).add_done_callback(partial(self._written, batch, index))
+
+    def _written(self, batch: _Batch, index: int, settled: "Future[None]") -> None:
+        error = settled.exception()
+        if error is None:
+            self._answer(batch, index, PutResult(Outcome.STORED))
+        elif isinstance(error, StoreFull):
+            self._answer(batch, index, PutResult(Outcome.FULL))
+        else:
+            self._answer(batch, index, error)
+
+    def _verify_later(self, batch: _Batch, index: int, slot: Slot) -> None:
+        try:
+            self._verifiers.submit(self._verify, batch, index, slot)
+        except RuntimeError:
+            self._answer(batch, index, StoreClosed("the store was closed before a record in it could be verified"))
+
+    def _verify(self, batch: _Batch, index: int, slot: Slot) -> None:
+        """Answer a record that is there already; replace it if what is there is bad."""
+        try:
+            sound = reads_sound(self._records, slot.key)
+        except Exception as error:  # whatever it is, the batch ends, and ends with it
+            self._answer(batch, index, error)
+            return
+        if sound:
+            self._answer(batch, index, PutResult(Outcome.PRESENT))
+            return
+        with self._lock:
+            there = [slot] if slot.phase is Phase.PRESENT else []
+            change = self._space.remove(there, Cause.QUARANTINED)
+        if change:
+            self.carry_out(change, []).add_done_callback(lambda _: self._decide(batch, index))
+        else:
+            self._decide(batch, index)
+
+    def _answer(self, batch: _Batch, index: int, answer: PutResult | BaseException) -> None:
+        with self._lock:
+            if isinstance(answer, PutResult):
+                batch.results[index] = answer
+            else:
+                batch.failure = answer
+            batch.left -= 1
+            if batch.left:
+                return
+            self._renew(batch)
+            for slot in batch.pinned:
+                slot.holds -= 1
+        batch.announce()
+
+    def _renew(self, batch: _Batch) -> None:
+        """Storing is a use, of ancestors too: one pass a batch keeps it linear."""
+        live = [slot for slot in batch.pinned if slot.phase in (Phase.WRITING, Phase.PRESENT)]
+        self._note_use(self._space.use(live, now=batch.now))
+
+
+def reads_sound(records: RecordStore, key: RecordKey) -> bool:
+    """Whether the record can be read and is whole; StoreClosed passes, since it says nothing of the record."""
+    try:
+        data = records.get(key)
+    except StoreUnreadable:
+        return False
+    return data is not None and is_sound(key, data)
+
+
+def _in_flight(slot: Slot) -> Change:
+    if slot.change is None:
+        raise AssertionError(f"{slot} is {slot.phase.name} without a change on its way")
+    return slot.change
+
+
+def _new_entry(record: NewRecord, now: float) -> Entry:
+    header = record.header
+    return Entry(
+        position=header.position,
+        parent=header.parent,
+        block_tokens=record.block_tokens,
+        raw_bytes=header.raw_bytes,
+        stored_bytes=header.stored_bytes,
+        created=now,
+        last_used=now,
+    )

@@ -1,0 +1,128 @@
+"""Shelf: the records of one tenant and layout, and the tree that their parents make. Pure, not thread-safe.
+
+A link counts only where the parent is there and stands one block before the child. Positions therefore fall along
+every link, and no set of headers, however forged, makes a cycle.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kvcairn_protocol.layout import Kind
+from kvcairn_storage.slot import Phase, Slot
+from kvcairn_storage.store import Entry
+
+STEM_BYTES = 16
+COMPANIONS = (Kind.STATE, Kind.WINDOW)
+
+
+class Run(NamedTuple):
+    """What is stored of a prompt: the longest run of history blocks, and the states inside it, deepest first."""
+
+    history_blocks: int
+    state_tokens: list[int]
+
+
+class Shelf:
+    """Slots by kind and key. A slot is linked while it is WRITING or PRESENT; children keep their parents."""
+
+    def __init__(self) -> None:
+        self.slots: dict[Kind, dict[bytes, Slot]] = {kind: {} for kind in Kind}
+        self._stems: dict[bytes, list[Slot]] = {}
+        self._children: Counter[tuple[bytes, int]] = Counter()
+
+    def link(self, slot: Slot) -> None:
+        """Make the slot known, and a part of the tree if it is a block of a chain."""
+        self.slots[slot.key.kind][slot.key.key] = slot
+        if _is_block(slot):
+            self._stems.setdefault(slot.key.key[:STEM_BYTES], []).append(slot)
+            self._children[slot.entry.parent, slot.entry.position] += 1
+
+    def unlink(self, slot: Slot) -> None:
+        """Take the slot out of the tree; it stays known by its key."""
+        if not _is_block(slot):
+            return
+        stem = slot.key.key[:STEM_BYTES]
+        self._stems[stem].remove(slot)
+        if not self._stems[stem]:
+            del self._stems[stem]
+        place = slot.entry.parent, slot.entry.position
+        self._children[place] -= 1
+        if not self._children[place]:
+            del self._children[place]
+
+    def forget(self, slot: Slot) -> None:
+        """Drop an unlinked slot's key, unless another slot has taken it."""
+        known = self.slots[slot.key.kind]
+        if known.get(slot.key.key) is slot:
+            del known[slot.key.key]
+
+    def parent(self, slot: Slot) -> Slot | None:
+        """The block before this one, if it is there and stands where it must."""
+        if not _is_block(slot):
+            return None
+        place = slot.entry.position - slot.entry.block_tokens
+        return next((other for other in self._stems.get(slot.entry.parent, ()) if other.entry.position == place), None)
+
+    def misplaces(self, entry: Entry) -> bool:
+        """Whether the parent of this history entry is there, and not one block before it; a first block has none."""
+        if entry.position == entry.block_tokens:
+            return False
+        parents = self._stems.get(entry.parent, ())
+        place = entry.position - entry.block_tokens
+        return bool(parents) and all(parent.entry.position != place for parent in parents)
+
+    def is_leaf(self, slot: Slot) -> bool:
+        """Whether no block continues this one."""
+        place = slot.key.key[:STEM_BYTES], slot.entry.position + slot.entry.block_tokens
+        return not (_is_block(slot) and place in self._children)
+
+    def companions(self, slot: Slot) -> list[Slot]:
+        """The state and the window record at a block's key, which go when it does."""
+        if not _is_block(slot):
+            return []
+        found = (self.slots[kind].get(slot.key.key) for kind in COMPANIONS)
+        return [other for other in found if other is not None and other.phase in (Phase.WRITING, Phase.PRESENT)]
+
+    def may_go(self, slot: Slot) -> bool:
+        """Whether the slot can be evicted: there, read by nobody, without descendants, nothing busy at its key."""
+        if slot.phase is not Phase.PRESENT or slot.busy:
+            return False
+        if slot.key.kind is not Kind.HISTORY:
+            return True
+        return self.is_leaf(slot) and not any(other.busy for other in self.companions(slot))
+
+    def lineage(self, slots: Iterable[Slot]) -> list[Slot]:
+        """These slots and all ancestors of theirs, each once, deepest first; linear in what it returns."""
+        found: dict[Slot, None] = {}
+        for slot in slots:
+            current: Slot | None = slot
+            while current is not None and current not in found:
+                found[current] = None
+                current = self.parent(current)
+        return sorted(found, key=lambda slot: -slot.entry.position)
+
+    def longest_run(self, keys: Sequence[bytes], *, block_tokens: int) -> Run:
+        """The run from the first key on in which key i stands at (i + 1) · block_tokens."""
+        position, history = 0, self.slots[Kind.HISTORY]
+        for key in keys:
+            slot = history.get(key)
+            position += block_tokens
+            if slot is None or slot.phase is not Phase.PRESENT or slot.entry.position != position:
+                position -= block_tokens
+                break
+        blocks = position // block_tokens
+        return Run(blocks, self._states(keys[:blocks], block_tokens)[::-1])
+
+    def _states(self, keys: Sequence[bytes], block_tokens: int) -> list[int]:
+        found, states = [], self.slots[Kind.STATE]
+        for index, key in enumerate(keys):
+            slot = states.get(key)
+            position = (index + 1) * block_tokens
+            if slot is not None and slot.phase is Phase.PRESENT and slot.entry.position == position:
+                found.append(position)
+        return found
+
+
+def _is_block(slot: Slot) -> bool:
+    return slot.key.kind is Kind.HISTORY and slot.entry.block_tokens > 0

@@ -1,0 +1,310 @@
+"""Space: what is stored, what it is charged, and what goes when room is short. Pure: no I/O, no clock, no lock.
+
+Reserve, write, commit: a reservation counts before a byte is written, and what it displaces counts until it is gone
+from the disk, so that neither the capacity nor a quota is exceeded whatever fails and however many write at once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from kvcairn_protocol.layout import Kind
+from kvcairn_storage.change import Cause, Change, Shortage, Wait
+from kvcairn_storage.eviction import Budget, Candidates
+from kvcairn_storage.shelf import Shelf
+from kvcairn_storage.slot import Phase, Slot
+from kvcairn_storage.store import Entry, RecordKey
+from kvcairn_storage.tenancy import Tenancy
+from kvcairn_storage.usage import Ledger, Usage
+
+
+class Space:
+    """The accounting of one store. Its owner calls it under one lock and does the I/O outside."""
+
+    def __init__(self, *, capacity_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+        self._shelves: dict[tuple[str, bytes], Shelf] = {}
+        self._tenancies: dict[str, Tenancy] = {}
+        self._charged_bytes: dict[Kind, int] = dict.fromkeys(Kind, 0)
+        self._surplus_bytes = 0
+        self._in_flight: dict[Change, None] = {}
+        self._sequence = 0
+        self._ledger = Ledger()
+
+    @property
+    def charged_bytes(self) -> int:
+        """Everything that counts against capacity_bytes right now."""
+        return sum(self._charged_bytes.values()) + self._surplus_bytes
+
+    def tenant_bytes(self, tenant: str) -> int:
+        """What counts against a tenant's quota."""
+        return self._tenancies[tenant].total_bytes if tenant in self._tenancies else 0
+
+    def load(self, entries: Iterable[tuple[RecordKey, Entry]]) -> None:
+        """Take in what is on disk, in the order of its last use; of equal moments the deeper block is the older."""
+        slots = [Slot(key, entry, phase=Phase.PRESENT) for key, entry in entries]
+        for slot in sorted(slots, key=lambda slot: slot.entry.created):
+            self._charge(slot)
+            self._shelf(slot).link(slot)
+            self._ledger.arrived(slot)
+        for slot in sorted(slots, key=lambda slot: (slot.entry.last_used, -slot.entry.position)):
+            self._renew(slot)
+
+    def shelf(self, tenant: str, layout: bytes) -> Shelf | None:
+        """The records of one tenant and layout, if it ever had any."""
+        return self._shelves.get((tenant, layout))
+
+    def find(self, key: RecordKey) -> Slot | None:
+        """The slot at a key, in whatever phase."""
+        shelf = self._shelves.get((key.tenant, key.layout))
+        return shelf.slots[key.kind].get(key.key) if shelf else None
+
+    def present(self, key: RecordKey) -> Slot | None:
+        """The slot at a key if it can be served."""
+        slot = self.find(key)
+        return slot if slot is not None and slot.phase is Phase.PRESENT else None
+
+    def slots(self, tenant: str | None = None, layout: bytes | None = None) -> Iterator[Slot]:
+        """Every slot, or those of a tenant, or of one layout of it."""
+        for (owner, fingerprint), shelf in self._shelves.items():
+            if tenant in (None, owner) and layout in (None, fingerprint):
+                for known in shelf.slots.values():
+                    yield from known.values()
+
+    def misplaces(self, key: RecordKey, entry: Entry) -> bool:
+        """Whether a block's parent is there but not one block before it."""
+        shelf = self._shelves.get((key.tenant, key.layout))
+        is_block = key.kind is Kind.HISTORY and entry.block_tokens > 0
+        return is_block and shelf is not None and shelf.misplaces(entry)
+
+    def reserve(self, key: RecordKey, entry: Entry, *, quota_bytes: int | None = None) -> Change | Shortage | Wait:
+        """Make room for a record that is not there, and count it as used now.
+
+        The new slot is WRITING until the change is settled, and cannot be chosen to go; neither can its ancestors, nor
+        the block at its key. On Shortage and Wait nothing has changed.
+        """
+        slot = Slot(key, entry)
+        change = Change(added=slot)
+        self._charge(slot)
+        self._shelf(slot).link(slot)
+        self._renew(slot)
+        obstacle = self._make_room(change, slot, quota_bytes)
+        if obstacle is None:
+            self._start(change)
+            return change
+        self._retract(slot)
+        for victim in change.removed:
+            self._reinstate(victim)
+        return obstacle
+
+    def remove(self, slots: Iterable[Slot], cause: Cause) -> Change:
+        """Take PRESENT slots out of service; they stay charged until the change is settled."""
+        change = Change()
+        for slot in slots:
+            self._displace(change, slot, cause)
+        return self._start(change)
+
+    def shrink(self, *, at_most_records: int) -> Change:
+        """Take out what exceeds the capacity, some records at a time; the change is empty once it fits."""
+        change, budget = Change(), self._budget(list(self._tenancies.values()), self.capacity_bytes)
+        while self.charged_bytes > self.capacity_bytes and len(change.removed) < at_most_records:
+            victim = budget.victim(None)
+            if victim is None:
+                break
+            self._take_out(change, victim, Cause.EVICTED)
+        return self._start(change)
+
+    def expire(self, tenant: str, *, before: float, at_most_records: int) -> Change:
+        """Take out a tenant's records last used before a moment, leaves first; a block with descendants stays."""
+        change = Change()
+        tenancies = [self._tenancies[tenant]] if tenant in self._tenancies else []
+        for kind in (Kind.WINDOW, Kind.STATE, Kind.HISTORY):
+            candidates = Candidates(tenancies, kind, self._may_go)
+            while (slot := candidates.oldest()) is not None and slot.entry.last_used < before:
+                if len(change.removed) >= at_most_records:
+                    return self._start(change)
+                self._take_out(change, slot, Cause.EXPIRED)
+        return self._start(change)
+
+    def commit(self, change: Change) -> None:
+        """The disk has it: the new record is served, what went is counted."""
+        self._settle(change)
+        if change.added is not None:
+            change.added.phase, change.added.change = Phase.PRESENT, None
+            self._ledger.arrived(change.added)
+        for slot, cause in change.removed.items():
+            slot.phase, slot.change = Phase.GONE, None
+            self._shelf(slot).forget(slot)
+            self._ledger.left(slot, cause)
+
+    def undo(self, change: Change) -> None:
+        """The disk does not have it: the new record never was, what was to go is served again."""
+        self._settle(change)
+        if change.added is not None:
+            self._retract(change.added)
+        for slot in reversed(change.removed):
+            self._reinstate(slot)
+            self._tenancies[slot.key.tenant].prepend(slot)
+
+    def use(self, slots: Iterable[Slot], *, now: float, counted: bool = False) -> list[Slot]:
+        """Make these, and the ancestors of blocks among them, the most recently used; returns all of them.
+
+        counted: whether these slots (not their ancestors) have been used once more.
+        """
+        by_shelf: dict[int, tuple[Shelf, list[Slot]]] = {}
+        for slot in slots:
+            shelf = self._shelf(slot)
+            by_shelf.setdefault(id(shelf), (shelf, []))[1].append(slot)
+            if counted:
+                self._ledger.used(slot)
+                slot.entry.uses += 1
+        renewed = [slot for shelf, some in by_shelf.values() for slot in shelf.lineage(some)]
+        for slot in renewed:
+            slot.entry.last_used = max(slot.entry.last_used, now)
+            self._renew(slot)
+        return renewed
+
+    def usage(self, tenant: str | None = None) -> list[Usage]:
+        """The totals by tenant, layout and kind, as copies."""
+        return [
+            replace(usage, oldest_created=self._oldest(usage), latest_use=usage.latest_use if usage.records else None)
+            for usage in self._ledger.usages(tenant)
+        ]
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Drop what is remembered of a tenant that holds nothing any more; of any other, nothing is dropped."""
+        if tenant in self._tenancies and self._tenancies[tenant].is_empty():
+            del self._tenancies[tenant]
+            for place in [place for place in self._shelves if place[0] == tenant]:
+                del self._shelves[place]
+            self._ledger.forget(tenant)
+
+    def faults(self) -> list[str]:
+        """What breaks the accounting identity: everything charged is a record that is here or on its way."""
+        live = [slot for slot in self.slots() if slot.phase in (Phase.WRITING, Phase.PRESENT)]
+        surplus_bytes = sum(change.surplus_bytes for change in self._in_flight)
+        pairs = [
+            ("bytes charged", self.charged_bytes, sum(slot.charged_bytes for slot in live) + surplus_bytes),
+            ("bytes charged to tenants", self._tenants_bytes(), sum(self._charged_bytes.values())),
+            ("records by recency", sum(len(o) for t in self._tenancies.values() for o in t.orders.values()), len(live)),
+            ("records counted", sum(u.records for u in self._ledger.usages(None)), self._counted()),
+        ]
+        return [
+            f"{name}: {found} by the totals, {right} by the records" for name, found, right in pairs if found != right
+        ]
+
+    def _tenants_bytes(self) -> int:
+        return sum(sum(tenancy.charged_bytes.values()) for tenancy in self._tenancies.values())
+
+    def _counted(self) -> int:
+        return sum(slot.phase in (Phase.PRESENT, Phase.LEAVING) for slot in self.slots())
+
+    def _make_room(self, change: Change, slot: Slot, quota_bytes: int | None) -> Shortage | Wait | None:
+        """Choose what must go for a slot that is already charged."""
+        tenancy = self._tenancies[slot.key.tenant]
+        if quota_bytes is not None and tenancy.total_bytes > quota_bytes:
+            wait = self._room_to_come(tenancy.total_bytes - quota_bytes, tenant=slot.key.tenant)
+            budget = self._budget([tenancy], quota_bytes)
+            if wait or not self._evict_for(change, budget, lambda: tenancy.total_bytes <= quota_bytes):
+                return wait or Shortage.QUOTA
+        if self.charged_bytes > self.capacity_bytes:
+            wait = self._room_to_come(self.charged_bytes - self.capacity_bytes)
+            budget = self._budget(list(self._tenancies.values()), self.capacity_bytes)
+            if wait or not self._evict_for(change, budget, lambda: self.charged_bytes <= self.capacity_bytes):
+                return wait or Shortage.FULL
+        return None
+
+    def _room_to_come(self, need_bytes: int, *, tenant: str | None = None) -> Wait | None:
+        """The last change on its way, if what those on their way free beyond their own need is enough.
+
+        Without this, a burst of small records would each displace a large one while the first is still being deleted.
+        """
+        coming, last = 0, None
+        for change in self._in_flight:
+            surplus = change.surplus_bytes if tenant is None else change.tenant_surplus_bytes().get(tenant, 0)
+            coming, last = coming + surplus, change if surplus else last
+            if last is not None and coming >= need_bytes:
+                return Wait(last)
+        return None
+
+    def _evict_for(self, change: Change, budget: Budget, fits: Callable[[], bool]) -> bool:
+        added = change.added
+        while not fits():
+            victim = budget.victim(added.key.kind if added else None)
+            if victim is None:
+                return False
+            self._take_out(change, victim, Cause.EVICTED)
+        return True
+
+    def _budget(self, tenancies: list[Tenancy], limit_bytes: int) -> Budget:
+        candidates = {kind: Candidates(tenancies, kind, self._may_go) for kind in Kind}
+        return Budget(limit_bytes, tenancies, candidates)
+
+    def _take_out(self, change: Change, slot: Slot, cause: Cause) -> None:
+        """Displace a slot and, with a block, what stands at its key; nothing of it may be busy."""
+        for companion in self._shelf(slot).companions(slot):
+            self._displace(change, companion, cause)
+        self._displace(change, slot, cause)
+
+    def _displace(self, change: Change, slot: Slot, cause: Cause) -> None:
+        change.removed[slot] = cause
+        slot.phase = Phase.LEAVING
+        self._charge(slot, sign=-1)
+        self._shelf(slot).unlink(slot)
+
+    def _reinstate(self, slot: Slot) -> None:
+        slot.phase, slot.change = Phase.PRESENT, None
+        self._charge(slot)
+        self._shelf(slot).link(slot)
+
+    def _retract(self, slot: Slot) -> None:
+        """Undo a slot that was to be written."""
+        slot.phase, slot.change = Phase.GONE, None
+        self._charge(slot, sign=-1)
+        self._tenancies[slot.key.tenant].discard(slot)
+        self._shelf(slot).unlink(slot)
+        self._shelf(slot).forget(slot)
+
+    def _start(self, change: Change) -> Change:
+        if change.added is not None:
+            change.added.change = change
+        for slot in change.removed:
+            slot.change = change
+            self._tenancies[slot.key.tenant].discard(slot)
+        if change:
+            self._in_flight[change] = None
+            self._count_surplus(change, sign=1)
+        return change
+
+    def _settle(self, change: Change) -> None:
+        del self._in_flight[change]
+        self._count_surplus(change, sign=-1)
+
+    def _count_surplus(self, change: Change, *, sign: int) -> None:
+        self._surplus_bytes += sign * change.surplus_bytes
+        for tenant, surplus_bytes in change.tenant_surplus_bytes().items():
+            self._tenancies[tenant].surplus_bytes += sign * surplus_bytes
+
+    def _charge(self, slot: Slot, *, sign: int = 1) -> None:
+        tenancy = self._tenancies.setdefault(slot.key.tenant, Tenancy())
+        tenancy.charged_bytes[slot.key.kind] += sign * slot.charged_bytes
+        self._charged_bytes[slot.key.kind] += sign * slot.charged_bytes
+
+    def _renew(self, slot: Slot) -> None:
+        self._sequence += 1
+        slot.sequence = self._sequence
+        self._tenancies[slot.key.tenant].append(slot)
+        self._ledger.moved(slot)
+
+    def _may_go(self, slot: Slot) -> bool:
+        return self._shelf(slot).may_go(slot)
+
+    def _shelf(self, slot: Slot) -> Shelf:
+        place = slot.key.tenant, slot.key.layout
+        shelf = self._shelves.get(place)
+        if shelf is None:
+            shelf = self._shelves[place] = Shelf()
+        return shelf
+
+    def _oldest(self, usage: Usage) -> float | None:
+        known = self._shelves[usage.tenant, usage.layout].slots[usage.kind].values()
+        return next((slot.entry.created for slot in known), None)

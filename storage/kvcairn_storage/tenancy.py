@@ -1,0 +1,43 @@
+"""Tenancy: one tenant's records by recency, and what they are charged. Pure, not thread-safe."""
+
+from collections import OrderedDict
+
+from kvcairn_protocol.layout import Kind
+from kvcairn_storage.slot import Slot
+
+
+class Tenancy:
+    """Three orders of use, one a kind, oldest first.
+
+    charged_bytes: records that are WRITING or PRESENT, by kind. surplus_bytes: what is about to be deleted on disk
+    beyond what replaces it, and counts until it is.
+    """
+
+    def __init__(self) -> None:
+        self.orders: dict[Kind, OrderedDict[Slot, None]] = {kind: OrderedDict() for kind in Kind}
+        self.charged_bytes: dict[Kind, int] = dict.fromkeys(Kind, 0)
+        self.surplus_bytes = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """What counts against the tenant's quota."""
+        return sum(self.charged_bytes.values()) + self.surplus_bytes
+
+    def append(self, slot: Slot) -> None:
+        """Put the slot at the recent end of its order, whether it was there or not."""
+        order = self.orders[slot.key.kind]
+        order[slot] = None
+        order.move_to_end(slot)
+
+    def prepend(self, slot: Slot) -> None:
+        """Put the slot at the old end of its order."""
+        order = self.orders[slot.key.kind]
+        order[slot] = None
+        order.move_to_end(slot, last=False)
+
+    def discard(self, slot: Slot) -> None:
+        """Take the slot out of its order."""
+        self.orders[slot.key.kind].pop(slot, None)
+
+    def is_empty(self) -> bool:
+        return not any(self.orders.values()) and not self.total_bytes
