@@ -83,7 +83,7 @@ class RecordStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Commit what waits, sync, and release the directory. Further calls raise StoreClosed; closing twice is fine."""
+        """Commit what waits, sync, release the directory; then all raise StoreClosed. Closing twice is fine."""
         ...
 
 

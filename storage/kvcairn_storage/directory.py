@@ -1,0 +1,127 @@
+"""The data directory: its format and generation, and the lock that keeps a second process out.
+
+kvcairn.json holds the format version and the generation, an id made anew with each directory, so that whoever knew the
+old one notices. The lock is the kernel's: it ends with its process, however that ends.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import NamedTuple
+
+from kvcairn_storage.errors import StoreInUse, StoreUnreadable, UnknownFormat
+
+FORMAT = 1
+FORMAT_NAME, LOCK_NAME, DATA_NAME = "kvcairn.json", "kvcairn.lock", "data.mdb"
+
+
+class Identity(NamedTuple):
+    """What a directory says of itself."""
+
+    format: int
+    generation: str
+
+
+def read_identity(directory: Path) -> Identity:
+    """The identity of an existing directory; UnknownFormat for a newer or foreign one."""
+    try:
+        document = json.loads((directory / FORMAT_NAME).read_bytes())
+        identity = Identity(int(document["format"]), str(document["generation"]))
+    except FileNotFoundError:
+        raise UnknownFormat(f"{directory} is no kvcairn data directory: it has no {FORMAT_NAME}") from None
+    except OSError as error:
+        raise StoreUnreadable(f"{directory / FORMAT_NAME} cannot be read: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnknownFormat(f"{directory / FORMAT_NAME} does not name a format and a generation: {error!r}") from error
+    if identity.format != FORMAT:
+        raise UnknownFormat(f"{directory} has format {identity.format}; this version of kvcairn understands {FORMAT}")
+    return identity
+
+
+def create_identity(directory: Path) -> Identity:
+    """Make a directory ours: it may be missing or empty, and must not hold somebody else's data."""
+    if (directory / DATA_NAME).exists():
+        raise UnknownFormat(f"{directory} holds a {DATA_NAME} but no {FORMAT_NAME}; kvcairn did not make it")
+    identity = Identity(FORMAT, secrets.token_hex(16))
+    _write_durably(directory / FORMAT_NAME, json.dumps(identity._asdict()).encode())
+    return identity
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    """Write a file so that after a crash it is there as a whole or not at all."""
+    fresh = path.with_suffix(".tmp")
+    with fresh.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class DataDirectory:
+    """An open, locked data directory, made if it was not there."""
+
+    def __init__(self, path: Path) -> None:
+        """StoreInUse if another process holds it, UnknownFormat if it is not ours, else StoreUnreadable."""
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(path / LOCK_NAME)
+        except OSError as error:
+            raise StoreUnreadable(f"the data directory {path} cannot be opened: {error}") from error
+        try:
+            self.identity = self._identify()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let others have it; closing twice is fine."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _identify(self) -> Identity:
+        if (self.path / FORMAT_NAME).exists():
+            return read_identity(self.path)
+        try:
+            return create_identity(self.path)
+        except OSError as error:
+            raise StoreUnreadable(f"the data directory {self.path} cannot be written: {error}") from error
+
+
+def _lock(path: Path) -> int:
+    """Lock a file for this process, and write the process's id into it for the next who tries."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise StoreInUse(f"{path.parent} is in use by process {holder}; stop that one or choose another") from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def default_capacity_bytes(directory: Path) -> int:
+    """Half of what the file system has free, counting what the directory's own data file takes as free.
+
+    Without the latter, a store that was restarted would shrink each time.
+    """
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    figures = os.statvfs(existing)
+    data = directory / DATA_NAME
+    own_bytes = data.stat().st_blocks * 512 if data.exists() else 0
+    return (figures.f_bavail * figures.f_frsize + own_bytes) // 2

@@ -1,0 +1,306 @@
+"""LmdbStore: records and documents in one LMDB environment. The only module that imports lmdb.
+
+Four tables: records (header and payload as they travelled), entries (what lookups and accounting need, so that they
+never touch a value), documents, and meta. Always synced, never a writable map: after a power loss the tree is whole
+and every acknowledged record is there. Why so, and what was measured: docs/decisions/lmdb.md.
+"""
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import lmdb
+
+from kvcairn_storage.allocator import keep_freed_memory
+from kvcairn_storage.directory import DATA_NAME, DataDirectory, create_identity, read_identity, sync_directory
+from kvcairn_storage.errors import StorageError, StoreClosed, StoreFull, StoreUnreadable
+from kvcairn_storage.integrity import describe, record_faults
+from kvcairn_storage.rows import pack_entry, pack_key, unpack_entry, unpack_key
+from kvcairn_storage.store import Bytes, Entry, Put, RecordKey
+from kvcairn_storage.writer import GroupWriter
+
+TABLES = (b"records", b"entries", b"documents", b"meta")
+RECORDS_PER_READ = 16
+"""No read transaction lasts longer: what is deleted meanwhile cannot be re-used before it ends."""
+
+MAX_READERS = 1024
+SLACK_BYTES = 256 << 20
+USES_PER_WRITE = 4096
+Work = Callable[["lmdb.Transaction[bytes]"], object]
+_Row = tuple[bytes, bytes, Sequence[Bytes]]
+_Use = tuple[RecordKey, tuple[float, int]]
+_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def map_bytes_for(capacity_bytes: int) -> int:
+    """The map that a capacity needs: a fifth stays free, because large values need runs of neighbouring pages.
+
+    The slack holds a whole group that is being written beside what it replaces. Only what is used takes disk space.
+    """
+    return (capacity_bytes * 5 // 4 + SLACK_BYTES) // 4096 * 4096
+
+
+class LmdbReader:
+    """What can be read, also beside a running service and from another process. Thread-safe; ends at a fork."""
+
+    def __init__(self, path: Path) -> None:
+        """Open an existing directory read-only; UnknownFormat if it is not ours, StoreUnreadable if it is broken."""
+        self.identity = read_identity(path)
+        self._open(path, readonly=True, map_size=0, create=False)
+
+    def _open(self, path: Path, *, readonly: bool, map_size: int, create: bool) -> None:
+        self.path = path
+        self._pid = os.getpid()
+        self._readers = threading.Condition()
+        self._reading_now, self._closed = 0, False
+        with _translated(f"{path} cannot be opened"):
+            self._env = lmdb.open(
+                os.fspath(path), map_size=map_size, readonly=readonly, create=create,
+                max_dbs=len(TABLES), max_readers=MAX_READERS, max_spare_txns=8,
+            )  # fmt: skip
+            names = (self._env.open_db(name, create=create) for name in TABLES)
+            self._records, self._entries, self._documents, self._meta = names
+
+    def get(self, key: RecordKey) -> bytes | None:
+        with self._reading() as txn:
+            return txn.get(pack_key(key), db=self._records)
+
+    def warm(self, keys: Iterable[RecordKey]) -> None:
+        rows = (pack_key(key) for key in keys)
+        while some := list(islice(rows, RECORDS_PER_READ)):
+            with self._viewing() as txn:
+                for row in some:
+                    txn.get(row, db=self._records)  # touches every page of the value, without the interpreter's lock
+
+    def scan(self) -> Iterator[tuple[RecordKey, Entry]]:
+        with self._reading() as txn:
+            found = [(unpack_key(row), unpack_entry(value)) for row, value in txn.cursor(db=self._entries)]
+        return iter(found)
+
+    def count(self) -> int:
+        """How many records there are."""
+        with self._reading() as txn:
+            return int(txn.stat(db=self._records)["entries"])
+
+    def check_integrity(self, progress: Callable[[int], None] | None = None) -> list[str]:
+        """See RecordStore. progress: called with the number of records read since the last call."""
+        faults: list[str] = []
+        start: bytes | None = b""
+        while start is not None:
+            try:
+                with self._viewing() as txn:
+                    found, start, read = self._check_some(txn, start)
+            except StoreUnreadable as error:
+                return [*faults, f"records from {start!r} on cannot be read: {error}"]
+            faults += found
+            if progress is not None:
+                progress(read)
+        return faults
+
+    def _check_some(
+        self, txn: "lmdb.Transaction[memoryview[int]]", start: bytes
+    ) -> tuple[list[str], bytes | None, int]:
+        """Compare some rows of both tables, which are in the same order; returns faults, where to go on, how many."""
+        records, entries = txn.cursor(db=self._records), txn.cursor(db=self._entries)
+        records.set_range(start)
+        entries.set_range(start)
+        faults: list[str] = []
+        for read in range(RECORDS_PER_READ):
+            rows = [bytes(cursor.key()) for cursor in (records, entries)]
+            row = min((row for row in rows if row), default=None)
+            if row is None:
+                return faults, None, read
+            faults += _compare(row, records if rows[0] == row else None, entries if rows[1] == row else None)
+            start = row + b"\0"
+            for cursor, own in zip((records, entries), rows, strict=True):
+                if own == row:
+                    cursor.next()
+        return faults, start, RECORDS_PER_READ
+
+    def get_document(self, table: str, name: str) -> bytes | None:
+        with self._reading() as txn:
+            return txn.get(_document_row(table, name), db=self._documents)
+
+    def documents(self, table: str) -> dict[str, bytes]:
+        prefix = _document_row(table, "")
+        found: dict[str, bytes] = {}
+        with self._reading() as txn, txn.cursor(db=self._documents) as cursor:
+            cursor.set_range(prefix)
+            for row, document in cursor:
+                if not row.startswith(prefix):
+                    break
+                found[row[len(prefix) :].decode()] = document
+        return found
+
+    def backup(self, target: Path) -> None:
+        """Copy the directory, as of one moment, into `target`, which must be missing or empty; a new generation.
+
+        The copy reads for as long as it takes, and what is deleted meanwhile cannot be re-used before it ends.
+        """
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            if any(target.iterdir()):
+                raise StoreUnreadable(f"{target} is not empty; a backup goes into an empty directory")
+            create_identity(target)
+            with self._reading(), _translated(f"{self.path} cannot be copied to {target}"):
+                self._env.copy(os.fspath(target), compact=True)
+            with (target / DATA_NAME).open("rb") as copy:
+                os.fsync(copy.fileno())
+            sync_directory(target)
+        except OSError as error:
+            raise StoreUnreadable(f"{self.path} cannot be copied to {target}: {error}") from error
+
+    def close(self) -> None:
+        """Wait for readers, then unmap; closing twice is fine."""
+        with self._readers:
+            self._closed = True
+            self._readers.wait_for(lambda: self._reading_now == 0)
+        self._env.close()
+
+    @contextmanager
+    def _reading(self) -> "Iterator[lmdb.Transaction[bytes]]":
+        """A read transaction whose values are copies."""
+        with self._map_in_use(), self._env.begin() as txn:
+            yield txn
+
+    @contextmanager
+    def _viewing(self) -> "Iterator[lmdb.Transaction[memoryview[int]]]":
+        """A read transaction whose values are views into the map, good until it ends."""
+        with self._map_in_use(), self._env.begin(buffers=True) as txn:
+            yield txn
+
+    @contextmanager
+    def _map_in_use(self) -> Iterator[None]:
+        """Keep the map from being unmapped."""
+        self._check_process()
+        with self._readers:
+            if self._closed:
+                raise StoreClosed(f"the store in {self.path} is closed")
+            self._reading_now += 1
+        try:
+            with _translated(f"{self.path} cannot be read"):
+                yield
+        finally:
+            with self._readers:
+                self._reading_now -= 1
+                self._readers.notify_all()
+
+    def _check_process(self) -> None:
+        """An environment that came over a fork shares locks and map with its parent: nothing may be done with it."""
+        if os.getpid() != self._pid:
+            raise StoreClosed(f"the store in {self.path} belongs to process {self._pid}; open it anew after a fork")
+
+
+class LmdbStore(LmdbReader):
+    """A RecordStore and a DocumentStore on disk; thread-safe, one process at a time."""
+
+    def __init__(self, path: Path, *, map_bytes: int) -> None:
+        """Open or make a data directory.
+
+        map_bytes: see `map_bytes_for`; may differ from the last time, and never cuts what is stored. Raises StoreInUse,
+        UnknownFormat or StoreUnreadable.
+        """
+        keep_freed_memory()
+        self._directory = DataDirectory(path)
+        self.identity = self._directory.identity
+        try:
+            self._open(path, readonly=False, map_size=map_bytes, create=True)
+            self._env.reader_check()
+        except BaseException:
+            self._directory.close()
+            raise
+        self._writer: GroupWriter[lmdb.Transaction[bytes]] = GroupWriter(self._commit, make_room=self._make_room)
+
+    def write(self, puts: Sequence[Put], deletes: Sequence[RecordKey] = ()) -> "Future[None]":
+        size_bytes = sum(len(part) for put in puts for part in put.data)
+        rows = [(pack_key(put.key), pack_entry(put.entry), put.data) for put in puts]
+        gone = [pack_key(key) for key in deletes]
+        return self._submit(partial(self._apply, rows, gone), size_bytes=size_bytes)
+
+    def note_use(self, uses: Mapping[RecordKey, tuple[float, int]]) -> "Future[None]":
+        self._env.reader_check()
+        items = list(uses.items())
+        batches = [items[start : start + USES_PER_WRITE] for start in range(0, len(items), USES_PER_WRITE)] or [[]]
+        return [self._submit(partial(self._apply_uses, batch), size_bytes=0) for batch in batches][-1]
+
+    def put_document(self, table: str, name: str, document: bytes) -> None:
+        row = _document_row(table, name)
+        self._submit(lambda txn: txn.put(row, document, db=self._documents), size_bytes=len(document)).result()
+
+    def delete_document(self, table: str, name: str) -> bool:
+        row = _document_row(table, name)
+        return bool(self._submit(lambda txn: txn.delete(row, db=self._documents), size_bytes=0).result())
+
+    def close(self) -> None:
+        self._check_process()
+        self._writer.close()
+        super().close()
+        self._directory.close()
+
+    def _submit(self, work: Work, *, size_bytes: int) -> "Future[None]":
+        self._check_process()
+        return self._writer.submit(work, size_bytes=size_bytes)
+
+    def _commit(self, works: Sequence[Work]) -> list[object]:
+        with _translated(f"{self.path} cannot be written"), self._env.begin(write=True) as txn:
+            return [work(txn) for work in works]
+
+    def _make_room(self) -> None:
+        """Free readers that died, and commit once: LMDB re-uses pages only two transactions after they were freed."""
+        self._env.reader_check()
+        self._commit([lambda txn: txn.put(b"tick", os.urandom(8), db=self._meta)])
+
+    def _apply(self, puts: Sequence[_Row], deletes: Sequence[bytes], txn: "lmdb.Transaction[bytes]") -> None:
+        for key in deletes:
+            txn.delete(key, db=self._records)
+            txn.delete(key, db=self._entries)
+        for key, entry, data in puts:
+            txn.put(key, data[0] if len(data) == 1 else b"".join(data), db=self._records)
+            txn.put(key, entry, db=self._entries)
+
+    def _apply_uses(self, uses: Sequence[_Use], txn: "lmdb.Transaction[bytes]") -> None:
+        for key, (last_used, count) in uses:
+            row = pack_key(key)
+            found = txn.get(row, db=self._entries)
+            if found is not None:
+                entry = unpack_entry(found)
+                entry.last_used, entry.uses = last_used, count
+                txn.put(row, pack_entry(entry), db=self._entries)
+
+
+def _compare(
+    row: bytes, records: "lmdb.Cursor[memoryview[int]] | None", entries: "lmdb.Cursor[memoryview[int]] | None"
+) -> list[str]:
+    try:
+        key = unpack_key(row)
+    except Exception as error:  # a row may hold anything if the disk went wrong
+        return [f"row {row.hex()} is no record key: {error}"]
+    if records is None:
+        return [f"{describe(key)}: there is an entry, but no record"]
+    if entries is None:
+        return [f"{describe(key)}: there is a record, but no entry"]
+    return record_faults(key, unpack_entry(bytes(entries.value())), records.value())
+
+
+def _document_row(table: str, name: str) -> bytes:
+    return f"{table}\0{name}".encode()
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """Turn the errors of lmdb and of the disk into this package's own: the one border where lmdb's are known."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except (lmdb.MapFullError, lmdb.DiskError, lmdb.TxnFullError) as error:
+        raise StoreFull(f"{what}: {error}") from error
+    except (lmdb.Error, OSError) as error:
+        number = error.errno if isinstance(error, OSError) else error.code
+        raise (StoreFull if number in _FULL_ERRNOS else StoreUnreadable)(f"{what}: {error}") from error
