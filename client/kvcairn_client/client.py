@@ -1,64 +1,158 @@
 """The client of one kvcairn service: lookup, fetch, store, statistics."""
 
+import logging
+import os
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
+from kvcairn_client.address import parse_address
+from kvcairn_client.arguments import bearer, byte_targets, check_keys
 from kvcairn_client.budgets import Budgets
+from kvcairn_client.connect import Endpoint
+from kvcairn_client.connections import Connections
+from kvcairn_client.control import Control
+from kvcairn_client.deadline import Deadline
+from kvcairn_client.errors import ClientError, ClosedClient
+from kvcairn_client.exchange import Exchanges
+from kvcairn_client.outgoing import StoreBody, added, bodies
+from kvcairn_client.questions import Questions
+from kvcairn_client.receive import Tally
 from kvcairn_client.records import FetchResult, Lookup, Outgoing, Ref, Wanted
+from kvcairn_client.registry import Registry
+from kvcairn_client.transport import Transport
 from kvcairn_protocol.codec import CodecName
 from kvcairn_protocol.layout import Kind, Layout
 from kvcairn_protocol.messages import ServiceInfo, StoreAnswer, TenantStats
 
 DEFAULT_URL = "http://127.0.0.1:7420"
+DEFAULT_BUDGETS = Budgets()
+REPORTS_A_FETCH = 8
+
+_log = logging.getLogger(__name__)
 
 
 class Client:
-    """Everything that one service can be asked; raises ClientError (errors.py) where it fails. Thread-safe."""
+    """Everything that one service can be asked.
+
+    Raises ClientError (errors.py) where the service or the way to it is at fault, ValueError where an argument is.
+    Thread-safe; not to be carried across a fork.
+
+    url: http://HOST:PORT, https://HOST:PORT or unix:/PATH. token: the tenant's, None for an open service.
+    budgets: how long each call may take. tls: the context for https; None trusts the system's certificates.
+    """
 
     def __init__(
         self,
         url: str = DEFAULT_URL,
         *,
         token: str | None = None,
-        budgets: Budgets = Budgets(),
+        budgets: Budgets = DEFAULT_BUDGETS,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        raise NotImplementedError
+        address = parse_address(url)
+        headers = {"User-Agent": "kvcairn-client", **bearer(token)}
+        if address.tls and tls is None:
+            tls = ssl.create_default_context()
+        endpoint = Endpoint(address=address, connect_seconds=budgets.connect_seconds, tls=tls)
+        self._url, self._budgets = str(address), budgets
+        self._owner, self._is_closed = os.getpid(), False
+        self._control = Control(endpoint, headers)
+        self._registry = Registry(self._control)
+        self._questions = Questions(self._control, self._registry)
+        self._connections = Connections(endpoint)
+        exchanges = Exchanges(self._connections, authority=address.authority, prefix=address.prefix, headers=headers)
+        self._transport = Transport(exchanges, stall_seconds=budgets.stall_seconds)
 
     def service(self) -> ServiceInfo:
-        raise NotImplementedError
+        """Name, version, limits and features of the service."""
+        return self._registry.service(self._start_control())
 
     def register(self, layout: Layout) -> None:
-        raise NotImplementedError
+        """Make a layout known to the service. Every other verb does so by itself, once a client."""
+        self._registry.register(layout, self._start_control())
 
     def lookup(self, layout: Layout, block_keys: Sequence[bytes]) -> Lookup:
-        raise NotImplementedError
+        """How much of a prompt is stored. block_keys: of its complete blocks, from the first (prefix.py).
+
+        Keys beyond the service's keys_per_request are not asked for: a longer prompt gets a shorter hit.
+        """
+        check_keys(block_keys)
+        return self._questions.lookup(layout, block_keys, self._start_control())
 
     def fetch(self, layout: Layout, wanted: Sequence[Wanted]) -> FetchResult:
-        raise NotImplementedError
+        """Read records into their targets; each is verified before it counts as loaded.
+
+        Raises only where nothing was received; what ends a transfer under way is the result's `fault`. Targets that
+        are not loaded have undefined content. Records found bad are misses, and are reported to the service
+        afterwards, within control_seconds of their own.
+        """
+        items = byte_targets(layout, wanted)
+        deadline = self._start(self._budgets.fetch_seconds, "fetch_seconds")
+        tally = Tally(layout, asked=len(items))
+        fault: ClientError | None = None
+        try:
+            self._fetch_all(layout, items, tally, deadline)
+        except ClientError as error:
+            if not tally.has_begun:
+                raise
+            fault = error
+        self._report_bad(layout, tally.bad)
+        return tally.result(fault)
 
     def fetch_bytes(self, layout: Layout, kind: Kind, key: bytes) -> bytes | None:
-        raise NotImplementedError
+        """One record's decoded payload; None where the service does not have it, or not in good order."""
+        payload = bytearray(layout.payload_bytes(kind))
+        result = self.fetch(layout, [Wanted(kind, key, None, memoryview(payload))])
+        if result.fault is not None:
+            raise result.fault
+        return bytes(payload) if result.loaded[0] else None
 
     def store(self, layout: Layout, records: Sequence[Outgoing], *, codec: CodecName = "auto") -> StoreAnswer:
-        raise NotImplementedError
+        """Store records; returns once the service has committed them. Indices in the answer count from the first one.
+
+        Sent as bodies within the service's limit; where one of them fails, those before it stand. May be repeated:
+        what is there already counts as present. Raises a RecordError for a record that no reader would accept.
+        """
+        deadline = self._start(self._budgets.store_seconds, "store_seconds")
+        total = StoreAnswer(stored=0, present=0, rejected=[])
+        if not records:
+            return total
+        self._registry.register(layout, self._within_control(deadline))
+        limit_bytes = self._registry.limits(self._within_control(deadline)).body_bytes
+        for body in bodies(layout, records, codec, limit_bytes=limit_bytes):
+            total = added(total, self._store_body(layout, body, deadline), first=body.first)
+        return total
 
     def touch(self, layout: Layout, *, block_keys: Sequence[bytes] = (), refs: Sequence[Ref] = ()) -> int:
-        raise NotImplementedError
+        """Count a use of blocks and of records that were served from elsewhere; returns how many of them are stored."""
+        check_keys(block_keys)
+        check_keys(ref.key for ref in refs)
+        deadline = self._start_control()
+        blocks = self._questions.touch_blocks(layout, block_keys, deadline)
+        return blocks + self._questions.touch_records(layout, refs, deadline)
 
     def exists(self, layout: Layout, refs: Sequence[Ref]) -> list[bool]:
-        raise NotImplementedError
+        """Whether each record is there, in the order asked. It may be gone a moment later: only a fetch can tell."""
+        check_keys(ref.key for ref in refs)
+        return self._questions.exists(layout, refs, self._start_control())
 
     def report(self, layout: Layout, ref: Ref) -> bool:
-        raise NotImplementedError
+        """Tell the service that a record is bad; returns whether it found so, too, and took it out."""
+        check_keys([ref.key])
+        return self._questions.report(layout, ref, self._start_control())
 
     def stats(self) -> TenantStats:
-        raise NotImplementedError
+        """The caller's tenant: what it stores, how it is used."""
+        return self._questions.stats(self._start_control())
 
     def close(self) -> None:
-        raise NotImplementedError
+        """Close every connection. Calls under way may fail; harmless when repeated."""
+        self._is_closed = True
+        self._control.close()
+        self._connections.close()
 
     def __enter__(self) -> Self:
         return self
@@ -67,3 +161,48 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client {self._url}{' closed' if self._is_closed else ''}>"
+
+    def _start(self, seconds: float, budget: str) -> Deadline:
+        if self._is_closed:
+            raise ClosedClient("the client is closed")
+        if os.getpid() != self._owner:
+            raise ClosedClient(f"the client was made in process {self._owner}; make another one in this process")
+        return Deadline(seconds, budget=budget)
+
+    def _start_control(self) -> Deadline:
+        return self._start(self._budgets.control_seconds, "control_seconds")
+
+    def _within_control(self, deadline: Deadline) -> Deadline:
+        return deadline.within(self._budgets.control_seconds, budget="control_seconds")
+
+    def _fetch_all(self, layout: Layout, items: Sequence[Wanted], tally: Tally, deadline: Deadline) -> None:
+        if not items:
+            return
+        self._registry.register(layout, self._within_control(deadline))
+        step = self._registry.limits(self._within_control(deadline)).keys_per_request
+        for start in range(0, len(items), step):
+            call = partial(self._transport.fetch, layout, items[start : start + step], tally, deadline)
+            self._registry.with_layout(layout, deadline, call)
+
+    def _store_body(self, layout: Layout, body: StoreBody, deadline: Deadline) -> StoreAnswer:
+        """Store one body; once more where the service turns out to have forgotten the layout."""
+        answer = self._transport.store(body, deadline)
+        if any(rejected.reason == "layout" for rejected in answer.rejected):
+            self._registry.forget(layout)
+            self._registry.register(layout, self._within_control(deadline))
+            answer = self._transport.store(body, deadline)
+        return answer
+
+    def _report_bad(self, layout: Layout, bad: Sequence[Ref]) -> None:
+        """Best effort: a fetch that went wrong already must not fail, or cost much more, for the sake of a report."""
+        if not bad:
+            return
+        try:
+            deadline = self._start_control()
+            for ref in bad[:REPORTS_A_FETCH]:
+                self._questions.report(layout, ref, deadline)
+        except ClientError as error:
+            _log.info("records that were found bad could not be reported: %s", error)

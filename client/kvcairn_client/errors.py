@@ -60,7 +60,7 @@ class ServiceFailed(ClientError):
 
 
 class Refused(ClientError):
-    """The service will not take this request (4xx); a retry cannot help. `problem`: its own words, where it sent any."""
+    """The service will not take this request (4xx); a retry cannot help. `problem`: its own words, if it sent any."""
 
     def __init__(self, message: str, *, status: int, problem: Problem | None = None) -> None:
         super().__init__(message)
@@ -85,7 +85,7 @@ class ClosedClient(ClientError):
 
 
 class ModelNotSupported(ClientError):
-    """The cache of this model, as it stands, cannot be restored byte for byte; the message says what would be needed."""
+    """The cache of this model, as it stands, cannot be restored byte for byte; the message says what is needed."""
 
 
 class PromptNotSupported(ClientError, ValueError):

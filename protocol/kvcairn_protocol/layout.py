@@ -22,6 +22,7 @@ MAX_RULE_CHARACTERS = 120
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1}
 
 DType = Literal["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8"]
+KindLabel = Literal["history", "state", "window"]
 Text = Annotated[str, Field(pattern=r"^[\x20-\x7e]*$")]
 Count = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 Index = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
@@ -35,9 +36,9 @@ class Kind(IntEnum):
     WINDOW = 3
 
     @property
-    def label(self) -> str:
+    def label(self) -> KindLabel:
         """The name in JSON and in URLs."""
-        return self.name.lower()
+        return _LABEL_BY_KIND[self]
 
     @classmethod
     def from_label(cls, label: str) -> "Kind":
@@ -45,7 +46,8 @@ class Kind(IntEnum):
         return _KIND_BY_LABEL[label]
 
 
-_KIND_BY_LABEL = {kind.label: kind for kind in Kind}
+_LABEL_BY_KIND: dict[Kind, KindLabel] = {Kind.HISTORY: "history", Kind.STATE: "state", Kind.WINDOW: "window"}
+_KIND_BY_LABEL: dict[str, Kind] = {label: kind for kind, label in _LABEL_BY_KIND.items()}
 
 
 class _Document(BaseModel):

@@ -4,19 +4,19 @@ API: docs/wire.md ("HTTP"). Requests refuse unknown fields; answers are read len
 understands a newer service.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvcairn_protocol.codec import CodecName
 from kvcairn_protocol.errors import Reason
+from kvcairn_protocol.layout import KindLabel as KindLabel  # noqa: PLC0414 - part of the messages, too
 from kvcairn_protocol.strategy import Anchored, Strategy
 
 RECORDS_TYPE = "application/vnd.kvcairn.records"
 PROBLEM_TYPE = "application/problem+json"
 
 Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="32 bytes as 64 lower-case hex digits")]
-KindLabel = Literal["history", "state", "window"]
 TenantName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Amount = Annotated[int, Field(ge=0)]
 

@@ -1,0 +1,63 @@
+"""Records to store as request bodies: encoded one body at a time, split at a limit. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from kvcairn_client.records import Outgoing
+from kvcairn_protocol.codec import Bytes, CodecName, encode
+from kvcairn_protocol.layout import Layout
+from kvcairn_protocol.messages import StoreAnswer
+from kvcairn_protocol.record import encode_record
+
+BODY_BYTES = 64 << 20
+"""A body's usual size: big enough to run at full rate, small enough that encoded copies and a refusal cost little."""
+
+
+@dataclass(slots=True)
+class StoreBody:
+    """One body. first: the index of its first record among all. parts: headers and payloads in turn, not joined."""
+
+    first: int
+    records: int = 0
+    size_bytes: int = 0
+    parts: list[Bytes] = field(default_factory=list)
+
+    def add(self, header: bytes, payload: Bytes) -> None:
+        self.parts += (header, payload)
+        self.records += 1
+        self.size_bytes += len(header) + len(payload)
+
+
+def bodies(layout: Layout, records: Sequence[Outgoing], codec: CodecName, *, limit_bytes: int) -> Iterator[StoreBody]:
+    """Split records into bodies of at most `limit_bytes`; a record that alone is larger gets a body of its own.
+
+    Raises a RecordError for a record that no reader would accept, before the body that it belongs to is yielded.
+    """
+    limit_bytes = min(limit_bytes, BODY_BYTES)
+    body = StoreBody(first=0)
+    for index, record in enumerate(records):
+        header, payload = encoded(layout, record, codec)
+        if body.records and body.size_bytes + len(header) + len(payload) > limit_bytes:
+            yield body
+            body = StoreBody(first=index)
+        body.add(header, payload)
+    if body.records:
+        yield body
+
+
+def encoded(layout: Layout, record: Outgoing, codec: CodecName) -> tuple[bytes, Bytes]:
+    """Header and payload of one record as they travel. A raw payload is not copied."""
+    payload = encode(record.payload, codec, layout.segments(record.kind))
+    return encode_record(
+        layout, record.kind, key=record.key, position=record.position, parent=record.parent, payload=payload
+    )
+
+
+def added(total: StoreAnswer, answer: StoreAnswer, *, first: int) -> StoreAnswer:
+    """Two answers as one; first: the index, among all records, that the second one counts from."""
+    moved = [rejected.model_copy(update={"index": rejected.index + first}) for rejected in answer.rejected]
+    return StoreAnswer(
+        stored=total.stored + answer.stored,
+        present=total.present + answer.present,
+        rejected=[*total.rejected, *moved],
+    )
