@@ -1,1 +1,1 @@
-"""The HTTP service: tenants, routes and statistics around one store."""
+"""The service: kvcairn's HTTP API over a record store, and the command line that runs and asks it."""

@@ -1,0 +1,102 @@
+"""The application: the one place where stores, registries, routes and wrappers are put together."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from kvcairn_protocol.errors import KvcairnError
+from kvcairn_service.admission import Admission
+from kvcairn_service.auth import Gate
+from kvcairn_service.counters import Counters
+from kvcairn_service.layouts import Layouts
+from kvcairn_service.memory import MemoryBudget
+from kvcairn_service.metrics import Metrics
+from kvcairn_service.openapi import document_of
+from kvcairn_service.problems import answer_http_exception, answer_kvcairn_error, answer_validation_error
+from kvcairn_service.routes import layouts, prefixes, record, records, stats, tenants
+from kvcairn_service.routes import service as service_routes
+from kvcairn_service.settings import Settings
+from kvcairn_service.state import Phase, Service, sweep_orphans
+from kvcairn_service.stores import Stores, open_stores
+from kvcairn_service.sweeps import run_sweeps
+from kvcairn_service.tenants import Tenants
+from kvcairn_service.tokens import Tokens
+from kvcairn_service.trace import Trace
+from kvcairn_storage.prefixes import PrefixStore
+
+DESCRIPTION = """A prefix-cache store for hybrid-attention language models: prefill once, restore everywhere.
+
+Formats of layouts, keys and records: docs/wire.md."""
+
+ROUTERS = (service_routes, layouts, prefixes, records, record, stats, tenants)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Open the data directory and compose the application on it; StorageError where the directory cannot be had.
+
+    The application closes the store when its lifespan ends.
+    """
+    return build_app(open_service(settings))
+
+
+def open_service(settings: Settings) -> Service:
+    """Open the data directory's store and what it keeps of tenants, tokens and layouts."""
+    stores = open_stores(settings)
+    try:
+        return compose(settings, stores)
+    except BaseException:
+        stores.records.close()
+        raise
+
+
+def compose(settings: Settings, stores: Stores) -> Service:
+    """A service on open stores; drops what a kill in the middle of a deletion left behind."""
+    service = Service(
+        settings=settings,
+        records=stores.records,
+        store=PrefixStore(stores.records, capacity_bytes=stores.capacity_bytes),
+        tenants=Tenants(stores.documents),
+        tokens=Tokens(stores.documents),
+        layouts=Layouts(stores.documents, max_layouts=settings.max_layouts),
+        counters=Counters(),
+        budget=MemoryBudget(settings.upload_memory_bytes),
+        generation=stores.generation,
+    )
+    sweep_orphans(service)
+    return service
+
+
+def build_app(service: Service) -> FastAPI:
+    """Routes and wrappers around a service; the outermost wrapper comes last."""
+    app = FastAPI(title="kvcairn", version=service_routes.version(), description=DESCRIPTION, lifespan=_lifespan)
+    metrics = Metrics(service)
+    app.state.service, app.state.metrics = service, metrics
+    for module in ROUTERS:
+        app.include_router(module.router)
+    app.add_exception_handler(KvcairnError, answer_kvcairn_error)
+    app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_exception_handler(RequestValidationError, answer_validation_error)
+    app.add_middleware(Gate, service=service)
+    app.add_middleware(Admission, service=service)
+    app.add_middleware(Trace, observe=metrics.observe)
+    app.openapi = document_of(app)  # type: ignore[method-assign]
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    service: Service = app.state.service
+    sweeps = asyncio.create_task(run_sweeps(service))
+    service.phase = Phase.SERVING
+    try:
+        yield
+    finally:
+        service.phase = Phase.DRAINING
+        sweeps.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sweeps
+        await asyncio.to_thread(service.store.close)

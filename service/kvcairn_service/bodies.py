@@ -1,0 +1,102 @@
+"""Request bodies: bounded in size and in time, read once, validated straight from their bytes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.requests import Request
+
+from kvcairn_service.errors import BodyTimeout, Disconnected, Malformed, RuleBroken, TooLarge, WrongType
+from kvcairn_service.problems import describe
+
+MAX_JSON_BYTES = 8 << 20
+"""Far above what the limit on keys needs; a body beyond it is refused before it is parsed."""
+
+PROGRESS_BYTES = 16 << 10
+"""A body must bring this much in every stall bound; one that trickles is cut like one that stands still."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+async def pieces(request: Request, *, max_bytes: int, stall_seconds: float) -> AsyncIterator[bytes]:
+    """The body as it arrives; not read further while the consumer is busy.
+
+    TooLarge beyond `max_bytes` (at once where Content-Length tells), BodyTimeout for one that stalls, Disconnected
+    for a client that went away. Time that the consumer takes does not count against the client.
+    """
+    check_length(request, max_bytes=max_bytes)
+    clock = asyncio.get_running_loop().time
+    waited_seconds, progress_bytes, total_bytes, more = 0.0, 0, 0, True
+    while more:
+        started = clock()
+        message = await _next_message(request, stall_seconds - waited_seconds, stall_seconds=stall_seconds)
+        piece, more = message.get("body", b""), message.get("more_body", False)
+        waited_seconds += clock() - started
+        progress_bytes += len(piece)
+        total_bytes += len(piece)
+        if total_bytes > max_bytes:
+            raise TooLarge(f"a body has at most {max_bytes} bytes here; this one goes on")
+        if progress_bytes >= PROGRESS_BYTES:
+            waited_seconds, progress_bytes = 0.0, 0
+        if piece:
+            yield piece
+
+
+async def _next_message(request: Request, left_seconds: float, *, stall_seconds: float) -> Any:
+    try:
+        async with asyncio.timeout(max(left_seconds, 0.0)):
+            message = await request.receive()
+    except TimeoutError:
+        raise BodyTimeout(f"the body brought less than {PROGRESS_BYTES} bytes in {stall_seconds:g} s") from None
+    if message["type"] == "http.disconnect":
+        raise Disconnected("the client went away before its body was complete")
+    return message
+
+
+def check_length(request: Request, *, max_bytes: int) -> None:
+    """Refuse a body by its Content-Length, before a byte of it is read."""
+    declared = request.headers.get("content-length")
+    if declared is None:
+        return
+    if not declared.isascii() or not declared.isdigit():
+        raise Malformed(f"Content-Length is a number; found {declared!r}")
+    if len(declared) > 18 or int(declared) > max_bytes:
+        raise TooLarge(f"a body has at most {max_bytes} bytes here; this one declares {declared}")
+
+
+async def read_body(request: Request, *, max_bytes: int, stall_seconds: float) -> bytes:
+    """The whole body of a small request."""
+    return b"".join([each async for each in pieces(request, max_bytes=max_bytes, stall_seconds=stall_seconds)])
+
+
+def check_type(request: Request, allowed: Collection[str]) -> None:
+    """Refuse a content type that the endpoint does not read; a JSON endpoint takes any +json, and none at all."""
+    given = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    takes_json = "application/json" in allowed
+    if given in allowed or (takes_json and (not given or given.endswith("+json"))):
+        return
+    raise WrongType(f"content type is {' or '.join(allowed)}; found {given or 'none'}")
+
+
+async def read_json(request: Request, model: "type[Model] | TypeAdapter[Model]", *, stall_seconds: float) -> Model:
+    """A request's JSON body as `model`, parsed and validated in one pass over the bytes.
+
+    Malformed (400): no JSON. RuleBroken (422): JSON of another shape; the message names the fields.
+    """
+    check_type(request, ("application/json",))
+    body = await read_body(request, max_bytes=MAX_JSON_BYTES, stall_seconds=stall_seconds)
+    return parse_json(body, model)
+
+
+def parse_json(body: bytes, model: "type[Model] | TypeAdapter[Model]") -> Model:
+    """`read_json` without the reading."""
+    try:
+        if isinstance(model, TypeAdapter):
+            return model.validate_json(body)
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        if found[0]["type"] == "json_invalid":
+            raise Malformed(f"the body is no JSON: {found[0]['msg'].removeprefix('Invalid JSON: ')}") from None
+        raise RuleBroken(describe(found)) from None

@@ -1,0 +1,36 @@
+"""The command `kvcairn`: run the service, ask a running one, and look after a data directory."""
+
+import typer
+
+from kvcairn_service.cli_admin import layouts_command, stats_command, tenants_app
+from kvcairn_service.cli_data import backup_command, check_command
+from kvcairn_service.cli_serve import serve_command
+from kvcairn_service.routes.service import version
+
+app = typer.Typer(
+    name="kvcairn",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="A prefix-cache store for hybrid-attention language models: prefill once, restore everywhere, byte for byte.",
+    epilog="Start with [bold]kvcairn serve --data ./kvcairn-data[/bold], then [bold]kvcairn stats[/bold].",
+)
+
+
+@app.callback()
+def _callback() -> None:
+    """Settings come from flags, then KVCAIRN_* variables, then the file that --config names."""
+
+
+@app.command("version")
+def version_command() -> None:
+    """Print the version."""
+    typer.echo(version())
+
+
+app.command("serve")(serve_command)
+app.command("stats")(stats_command)
+app.command("layouts")(layouts_command)
+app.command("check")(check_command)
+app.command("backup")(backup_command)
+app.add_typer(tenants_app, name="tenants")

@@ -1,0 +1,95 @@
+"""Asking a running service: over HTTP or a Unix socket, with errors that end the command in one line."""
+
+import os
+import time
+from types import TracebackType
+from typing import Annotated, Any, Self, TypeVar
+
+import httpx
+import typer
+from pydantic import BaseModel, ValidationError
+
+from kvcairn_protocol.messages import Problem
+from kvcairn_service.cli_output import fail
+
+DEFAULT_URL = "http://127.0.0.1:7420"
+TIMEOUT_SECONDS = 60.0
+
+UrlFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--url", help="http://HOST:PORT or unix:/PATH of the service.", show_default=f"KVCAIRN_URL or {DEFAULT_URL}"
+    ),
+]
+TokenFlag = Annotated[str | None, typer.Option("--token", help="Bearer token.", show_default="KVCAIRN_TOKEN")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="JSON for machines instead of a table.")]
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Asker:
+    """One command's connection to a service; a context manager."""
+
+    def __init__(self, url: str | None, token: str | None) -> None:
+        self.url = url or os.environ.get("KVCAIRN_URL") or DEFAULT_URL
+        token = token or os.environ.get("KVCAIRN_TOKEN")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = _client(self.url, headers)
+        self.now_seconds = time.time()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def get(self, path: str, model: type[Model]) -> Model:
+        return self.send("GET", path, model)
+
+    def has(self, path: str) -> bool:
+        """Whether there is something at `path`."""
+        return self._request("GET", path, allowed=(404,)).status_code != httpx.codes.NOT_FOUND
+
+    def delete(self, path: str) -> None:
+        self._request("DELETE", path)
+
+    def send(self, method: str, path: str, model: type[Model], *, json: dict[str, Any] | None = None) -> Model:
+        """The answer as `model`; ends the command if it is a problem or no answer at all."""
+        answer = self._request(method, path, json=json)
+        try:
+            return model.model_validate_json(answer.content)
+        except ValidationError:
+            fail(f"what answers at {self.url} is no kvcairn service, or another version of it")
+
+    def _request(
+        self, method: str, path: str, *, json: dict[str, Any] | None = None, allowed: tuple[int, ...] = ()
+    ) -> httpx.Response:
+        try:
+            answer = self._http.request(method, path, json=json)
+        except httpx.HTTPError as error:
+            fail(f"no answer from {self.url}: {error}; is the service running? (kvcairn serve)")
+        if answer.is_error and answer.status_code not in allowed:
+            fail(_detail(answer))
+        return answer
+
+
+def _client(url: str, headers: dict[str, str]) -> httpx.Client:
+    if url.startswith("unix:"):
+        path = url.removeprefix("unix:").removeprefix("//")
+        transport = httpx.HTTPTransport(uds=path)
+        return httpx.Client(
+            transport=transport, base_url="http://localhost", headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
+        )
+    if not url.startswith(("http://", "https://")):
+        fail(f"--url is http://HOST:PORT or unix:/PATH; found {url}", status=2)
+    return httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS)
+
+
+def _detail(answer: httpx.Response) -> str:
+    try:
+        problem = Problem.model_validate_json(answer.content)
+    except ValidationError:
+        return f"{answer.status_code} {answer.reason_phrase}"
+    return f"{problem.status} {problem.title}: {problem.detail}"

@@ -1,0 +1,68 @@
+"""`kvcairn serve`: the service in the foreground."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvcairn_service.app import create_app
+from kvcairn_service.cli_output import fail
+from kvcairn_service.errors import SettingsError
+from kvcairn_service.logs import configure_logs
+from kvcairn_service.server import bind, run
+from kvcairn_service.settings import Settings, load_settings
+from kvcairn_storage.errors import StorageError
+
+DATA = "The data directory; made if it is not there. One service holds it at a time."
+HOST = "Address to listen on; loopback unless an admin token is set. 'none' listens on the Unix socket alone."
+CAPACITY = "At most this much on disk, such as 200GiB; by default half of what is free there."
+OPEN_TO = "While open: another host name or address that may be bound and named in Host; may be repeated. At your risk."
+
+
+def serve_command(  # noqa: PLR0913, PLR0917 - one parameter is one flag
+    data: Annotated[Path | None, typer.Option(help=DATA, show_default="KVCAIRN_DATA")] = None,
+    host: Annotated[str | None, typer.Option(help=HOST, show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one.", show_default="7420")] = None,
+    uds: Annotated[Path | None, typer.Option(help="Path of a Unix socket to listen on as well.")] = None,
+    capacity: Annotated[str | None, typer.Option(help=CAPACITY)] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with the same names as the KVCAIRN_* variables.")
+    ] = None,
+    open_to: Annotated[list[str] | None, typer.Option(help=OPEN_TO)] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")] = None,
+    log_format: Annotated[str | None, typer.Option(help="plain or json.", show_default="plain")] = None,
+) -> None:
+    """Run the service.
+
+    Without an admin token it is open, and listens on loopback and Unix sockets only. With one
+    (KVCAIRN_ADMIN_TOKEN or KVCAIRN_ADMIN_TOKEN_FILE), every request but the probes needs a token.
+
+    Examples:
+
+        kvcairn serve --data /var/lib/kvcairn --capacity 200GiB
+
+        kvcairn serve --data ./data --uds /run/kvcairn.sock --host none
+
+        KVCAIRN_ADMIN_TOKEN_FILE=/run/secrets/admin kvcairn serve --data /data --host 0.0.0.0
+    """
+    flags = {
+        "data": data, "host": host, "port": port, "uds": uds, "capacity": capacity, "config": config,
+        "open_to": open_to or None, "log_level": log_level, "log_format": log_format,
+    }  # fmt: skip
+    try:
+        serve(load_settings(flags))
+    except (SettingsError, StorageError) as error:
+        fail(str(error), status=2)
+
+
+def serve(settings: Settings) -> None:
+    """Bind, open the store, serve until a signal; SettingsError or StorageError if it cannot start."""
+    configure_logs(settings)
+    sockets = bind(settings)
+    try:
+        run(create_app(settings), settings, sockets)
+    finally:
+        for sock in sockets:
+            sock.close()
+        if settings.uds is not None:
+            settings.uds.unlink(missing_ok=True)

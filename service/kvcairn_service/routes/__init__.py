@@ -1,0 +1,1 @@
+"""The HTTP API, one module for each part of docs/wire.md; every module offers a `router`."""

@@ -1,0 +1,129 @@
+"""One record by its address, header and all: for curl and for other languages."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from kvcairn_protocol.errors import TrailingBytes, TruncatedRecord
+from kvcairn_protocol.layout import Layout
+from kvcairn_protocol.messages import RECORDS_TYPE, Hex32, KindLabel, StoreAnswer
+from kvcairn_protocol.record import HEADER_BYTES, check_asked, check_header, parse_header
+from kvcairn_service.auth import CallingTenant
+from kvcairn_service.bodies import check_type, pieces
+from kvcairn_service.errors import NotFound, RuleBroken
+from kvcairn_service.ingest import RECORD_TYPES, Upload
+from kvcairn_service.openapi import problems, reads_records, sends_records
+from kvcairn_service.routes.service import Running
+from kvcairn_service.state import record_key
+from kvcairn_service.verify import read_verified
+from kvcairn_storage.store import RecordKey
+
+router = APIRouter(tags=["record"], prefix="/v1/records")
+
+PATH = "/{layout}/{kind}/{key}"
+
+
+def named_record(layout: Hex32, kind: KindLabel, key: Hex32, tenant: CallingTenant) -> RecordKey:
+    """Dependency: the record that the path names."""
+    return record_key(tenant, bytes.fromhex(layout), kind, key)
+
+
+Named = Annotated[RecordKey, Depends(named_record)]
+
+
+@router.get(
+    PATH,
+    responses={**sends_records("The record"), **problems(404, 422)},
+    response_class=Response,
+)
+async def get_record(named: Named, service: Running, tenant: CallingTenant) -> Response:
+    """The record, verified down to its decoded bytes; counts as a use. A bad one is quarantined, and is not there."""
+    layout = service.layouts.find(tenant.id, named.layout)
+    await service.expire_idle(tenant)
+    record = None
+    if layout is not None:
+        async with service.decoding:
+            record = await asyncio.to_thread(read_verified, service.store, named, layout)
+    if record is None:
+        raise _absent(named)
+    service.store.touch([named])
+    return Response(record, media_type=RECORDS_TYPE)
+
+
+@router.head(PATH, responses=problems(404, 422), response_class=Response)
+async def head_record(named: Named, service: Running, tenant: CallingTenant) -> Response:
+    """Whether the record is there, and how long it is; not a use."""
+    await service.expire_idle(tenant)
+    entry = service.store.entry(named)
+    if entry is None:
+        raise _absent(named)
+    length = str(HEADER_BYTES + entry.stored_bytes)
+    return Response(media_type=RECORDS_TYPE, headers={"content-length": length})
+
+
+@router.delete(PATH, status_code=204, responses=problems(404, 422))
+async def delete_record(named: Named, service: Running) -> None:
+    """Delete that record alone."""
+    if not await asyncio.to_thread(service.store.delete, named):
+        raise _absent(named)
+
+
+@router.put(
+    PATH,
+    openapi_extra=reads_records("One whole record"),
+    response_model=StoreAnswer,
+    responses={
+        201: {"model": StoreAnswer, "description": "Stored"},
+        **problems(400, 408, 409, 413, 415, 422, 507),
+    },
+)
+async def put_record(named: Named, request: Request, service: Running, tenant: CallingTenant) -> Response:
+    """Store one record: 201, or 200 where it is present already; 422 where it is not what the path names."""
+    check_type(request, RECORD_TYPES)
+    layout = service.layouts.get(tenant.id, named.layout)
+    settings = service.settings
+    limit_bytes = HEADER_BYTES + settings.max_record_bytes
+    body = pieces(request, max_bytes=limit_bytes, stall_seconds=settings.stall_seconds)
+    answer = await Upload(service=service, tenant=tenant).run(only_named(body, named, layout))
+    if answer.rejected:
+        reason = answer.rejected[0].reason
+        raise RuleBroken(f"the record was not stored: {reason}", members={"reason": reason})
+    return Response(answer.model_dump_json(), status_code=201 if answer.stored else 200, media_type="application/json")
+
+
+async def only_named(body: AsyncIterator[bytes], named: RecordKey, layout: Layout) -> AsyncIterator[bytes]:
+    """The same body, if it is one whole record with the kind, key and layout that the path names; else a RecordError.
+
+    The last piece is held back until the body has ended, so that nothing is stored of a body with trailing bytes.
+    """
+    waiting, seen_bytes, record_bytes = b"", 0, 0
+    async for piece in body:
+        seen_bytes += len(piece)
+        if not record_bytes:
+            waiting += piece
+            if len(waiting) < HEADER_BYTES:
+                continue
+            record_bytes = _check_head(waiting, named, layout)
+        elif waiting:
+            yield waiting
+            waiting = piece
+        if record_bytes and seen_bytes > record_bytes:
+            raise TrailingBytes(f"bytes follow the record's end at {record_bytes}")
+    if not record_bytes and waiting:
+        raise TruncatedRecord(f"a header has {HEADER_BYTES} bytes, only {len(waiting)} are here")
+    if waiting:
+        yield waiting
+
+
+def _check_head(data: bytes, named: RecordKey, layout: Layout) -> int:
+    header = parse_header(data, max_raw_bytes=layout.payload_bytes(named.kind))
+    check_asked(header, kind=named.kind, key=named.key, fingerprint=named.layout)
+    check_header(header, layout)
+    return header.record_bytes
+
+
+def _absent(named: RecordKey) -> NotFound:
+    return NotFound(f"there is no {named.kind.label} record {named.key.hex()} of this layout")

@@ -1,0 +1,85 @@
+"""Tenants and their tokens: the admin's."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request
+
+from kvcairn_protocol.messages import Tenant, TenantName, Tenants, TenantSettings, TokenCreated, Tokens
+from kvcairn_service.auth import admin_of
+from kvcairn_service.bodies import check_type, parse_json, read_body, read_json
+from kvcairn_service.layouts import check_strategies
+from kvcairn_service.openapi import problems, reads
+from kvcairn_service.routes.service import Running
+from kvcairn_service.state import Service
+from kvcairn_service.tenants import merge
+
+router = APIRouter(tags=["tenants"], prefix="/v1/tenants", dependencies=[Depends(admin_of)])
+
+Name = Annotated[TenantName, Path(description="lower-case letters, digits, dots, dashes and underscores")]
+
+MAX_SETTINGS_BYTES = 64 << 10
+
+
+@router.get("", responses=problems())
+async def list_tenants(service: Running) -> Tenants:
+    """Every tenant's settings."""
+    return Tenants(tenants=[kept.document for kept in service.tenants.all()])
+
+
+@router.get("/{name}", responses=problems(404, 422))
+async def show_tenant(name: Name, service: Running) -> Tenant:
+    """One tenant's settings."""
+    return service.tenants.get(name).document
+
+
+@router.put("/{name}", openapi_extra=reads(TenantSettings), responses=problems(400, 408, 413, 415, 422))
+async def put_tenant(name: Name, request: Request, service: Running) -> Tenant:
+    """Make a tenant, or set all of its settings; what is left out takes its default."""
+    settings = await read_json(request, TenantSettings, stall_seconds=service.settings.stall_seconds)
+    return await _keep(service, name, settings)
+
+
+@router.patch("/{name}", openapi_extra=reads(TenantSettings), responses=problems(400, 404, 408, 413, 415, 422))
+async def patch_tenant(name: Name, request: Request, service: Running) -> Tenant:
+    """Change what the body names, keep the rest; a strategy is replaced whole, null means unlimited."""
+    check_type(request, ("application/json",))
+    stall_seconds = service.settings.stall_seconds
+    body = await read_body(request, max_bytes=MAX_SETTINGS_BYTES, stall_seconds=stall_seconds)
+    changes = parse_json(body, TenantSettings)
+    return await _keep(service, name, merge(service.tenants.get(name).document, changes))
+
+
+async def _keep(service: Service, name: str, settings: TenantSettings) -> Tenant:
+    known = service.tenants.find(name)
+    if known is not None:
+        check_strategies(settings.strategy, service.layouts.of(known.id))
+    return (await service.tenants.put(name, settings)).document
+
+
+@router.delete("/{name}", status_code=204, responses=problems(404, 409, 422))
+async def delete_tenant(name: Name, service: Running) -> None:
+    """Delete a tenant with its tokens, layouts and records; `default` stays."""
+    gone = await service.tenants.remove(name)
+    await service.tokens.revoke_all(gone.id)
+    await service.layouts.remove_all(gone.id)
+    await asyncio.to_thread(service.store.drop, tenant=gone.id)
+    service.counters.forget(gone.id)
+
+
+@router.post("/{name}/tokens", responses=problems(404, 422))
+async def make_token(name: Name, service: Running) -> TokenCreated:
+    """A new token beside those there are; the only time that its text is shown."""
+    return await service.tokens.make(service.tenants.get(name).id)
+
+
+@router.get("/{name}/tokens", responses=problems(404, 422))
+async def list_tokens(name: Name, service: Running) -> Tokens:
+    """The ids of a tenant's tokens, never their text."""
+    return Tokens(tokens=service.tokens.of(service.tenants.get(name).id))
+
+
+@router.delete("/{name}/tokens/{token_id}", status_code=204, responses=problems(404, 422))
+async def revoke_token(name: Name, token_id: str, service: Running) -> None:
+    """Refuse this token from now on."""
+    await service.tokens.revoke(service.tenants.get(name).id, token_id)

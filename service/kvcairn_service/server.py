@@ -1,0 +1,160 @@
+"""The server process: its sockets, uvicorn's loop, and a shutdown that drains within a bound."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import stat
+import sys
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from kvcairn_service.connection import connection_class
+from kvcairn_service.errors import SettingsError
+from kvcairn_service.settings import Settings
+from kvcairn_service.state import Phase, Service
+
+BACKLOG = 2048
+PRIVATE_MODE, PUBLIC_MODE = 0o600, 0o666
+
+
+def bind(settings: Settings) -> list[socket.socket]:
+    """The sockets to listen on, bound before the store is opened; SettingsError if one cannot be had."""
+    sockets = []
+    if settings.host is not None:
+        sockets += bind_tcp(settings.host, settings.port)
+    if settings.uds is not None:
+        sockets.append(bind_unix(settings.uds, mode=PRIVATE_MODE if settings.is_open else PUBLIC_MODE))
+    return sockets
+
+
+def bind_tcp(host: str, port: int) -> list[socket.socket]:
+    """One socket on the first address of `host`; port 0 takes a free one."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        raise SettingsError(f"host, port: cannot listen on {host}:{port}: {error.strerror}") from None
+    sock.listen(BACKLOG)
+    sock.settimeout(0)
+    return [sock]
+
+
+def bind_unix(path: Path, *, mode: int) -> socket.socket:
+    """A Unix socket at `path`, never readable by more than `mode` says; a dead one in its place is removed."""
+    _remove_dead_socket(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o777 & ~mode)
+    try:
+        sock.bind(str(path))
+    except OSError as error:
+        sock.close()
+        raise SettingsError(f"uds: cannot listen on {path}: {error.strerror or error}") from None
+    finally:
+        os.umask(before)
+    sock.listen(BACKLOG)
+    sock.settimeout(0)
+    return sock
+
+
+def _remove_dead_socket(path: Path) -> None:
+    if not path.exists():
+        return
+    if not stat.S_ISSOCK(path.stat().st_mode):
+        raise SettingsError(f"uds: {path} exists and is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise SettingsError(f"uds: another process listens on {path}")
+
+
+def places(sockets: Sequence[socket.socket]) -> list[str]:
+    """Where the sockets can be reached, as URLs."""
+    return [_place(sock) for sock in sockets]
+
+
+def _place(sock: socket.socket) -> str:
+    name = sock.getsockname()
+    if sock.family == socket.AF_UNIX:
+        return f"unix:{name}"
+    host = f"[{name[0]}]" if sock.family == socket.AF_INET6 else name[0]
+    return f"http://{host}:{name[1]}"
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, with one line that says where it listens, and a drain during which the probes still answer."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, announcement: str) -> None:
+        super().__init__(config)
+        self._service = service
+        self._announcement = announcement
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        print(self._announcement, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Refuse new requests, let those under way end within the bound, then close. A second signal ends the wait."""
+        self._service.phase = Phase.DRAINING
+        deadline = asyncio.get_running_loop().time() + self._service.settings.drain_seconds
+        while self._service.counters.requests and not self.force_exit:
+            if asyncio.get_running_loop().time() >= deadline:
+                break
+            await asyncio.sleep(0.05)
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """As uvicorn's, but the signal is not raised again afterwards: an orderly end is status 0."""
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def announce(settings: Settings, service: Service, sockets: Sequence[socket.socket]) -> str:
+    """The one line of a start: where, for whom, how much."""
+    where = " and ".join(places(sockets))
+    whom = "open: every caller is tenant default and admin" if settings.is_open else "closed: callers need a token"
+    gibibytes = service.store.capacity_bytes / (1 << 30)
+    return f"kvcairn listening on {where} ({whom}; capacity {gibibytes:.1f} GiB in {settings.data})"
+
+
+def run(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> None:
+    """Serve until a signal; returns once the store is closed."""
+    service: Service = app.state.service
+    config = uvicorn.Config(
+        app,
+        http=connection_class(header_seconds=settings.header_seconds, max_connections=settings.max_connections),
+        loop="uvloop" if _has_uvloop() else "asyncio",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=int(settings.keep_alive_seconds),
+        timeout_graceful_shutdown=1,
+    )
+    Server(config, service, announce(settings, service, sockets)).run(sockets)
+
+
+def _has_uvloop() -> bool:
+    return sys.implementation.name == "cpython" and sys.platform != "win32"

@@ -1,0 +1,87 @@
+"""What a running service consists of, and how a request finds it."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from starlette.requests import Request
+
+from kvcairn_protocol.layout import Kind
+from kvcairn_service.counters import Counters
+from kvcairn_service.layouts import Layouts
+from kvcairn_service.memory import MemoryBudget
+from kvcairn_service.settings import Settings
+from kvcairn_service.tenants import KeptTenant, Tenants
+from kvcairn_service.tokens import Tokens
+from kvcairn_storage.prefixes import PrefixStore
+from kvcairn_storage.store import RecordKey, RecordStore
+
+
+class Phase(Enum):
+    """Where the service stands: only while serving does it take requests."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    DRAINING = "draining"
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """Everything that the routes share. To be used from the event loop alone; `store` may be called from any thread.
+
+    generation: the data directory's own id, new for a new directory. decoding: bounds how many records are decoded at
+    once, since each takes a multiple of its size in memory.
+    """
+
+    settings: Settings
+    records: RecordStore
+    store: PrefixStore
+    tenants: Tenants
+    tokens: Tokens
+    layouts: Layouts
+    counters: Counters
+    budget: MemoryBudget
+    generation: str
+    phase: Phase = Phase.STARTING
+    started_seconds: float = field(default_factory=time.monotonic)
+    decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+
+    @property
+    def uptime_seconds(self) -> float:
+        return time.monotonic() - self.started_seconds
+
+    async def expire_idle(self, tenant: KeptTenant) -> None:
+        """Drop what the tenant has not used for its ttl, so that no request sees it; a no-op without a ttl."""
+        ttl_seconds = tenant.document.ttl_seconds
+        if ttl_seconds is not None:
+            await asyncio.to_thread(self.store.expire, tenant=tenant.id, idle_seconds=ttl_seconds)
+
+    def is_wanted(self, tenant_id: str, fingerprint: bytes) -> bool:
+        """Whether records of this tenant and layout may be there at all."""
+        return self.tenants.by_id(tenant_id) is not None and self.layouts.find(tenant_id, fingerprint) is not None
+
+    async def drop_unwanted(self, tenant_id: str, fingerprints: Iterable[bytes]) -> None:
+        """Take back what an upload committed while its tenant or layout was being deleted."""
+        for fingerprint in fingerprints:
+            if not self.is_wanted(tenant_id, fingerprint):
+                await asyncio.to_thread(self.store.drop, tenant=tenant_id, layout=fingerprint)
+
+
+def sweep_orphans(service: Service) -> None:
+    """Drop records whose tenant or layout is gone; the documents go first, so a kill can leave only these."""
+    for usage in service.store.usage():
+        if not service.is_wanted(usage.tenant, usage.layout):
+            service.store.drop(tenant=usage.tenant, layout=usage.layout)
+
+
+def service_of(request: Request) -> Service:
+    """The service that a request came to; also a FastAPI dependency."""
+    found: Service = request.app.state.service
+    return found
+
+
+def record_key(tenant: KeptTenant, layout: bytes, kind: str, key: str) -> RecordKey:
+    """A record's place from the words of a request, which its model has checked."""
+    return RecordKey(tenant.id, layout, Kind.from_label(kind), bytes.fromhex(key))

@@ -1,0 +1,103 @@
+"""Tenants: who may store what, and how; kept as documents, so that they survive a kill -9.
+
+A tenant's records live under its id, which is never used again: a tenant deleted and made anew under the same name
+sees nothing of the old one. Reads come from memory; changes are committed to disk before they can be seen.
+"""
+
+import asyncio
+import secrets
+
+from pydantic import BaseModel, ConfigDict
+
+from kvcairn_protocol.messages import Tenant, TenantSettings
+from kvcairn_service.errors import InUse, NotFound
+from kvcairn_storage.store import DocumentStore
+
+TABLE = "tenants"
+DEFAULT = "default"
+
+
+class KeptTenant(BaseModel):
+    """A tenant as it is kept: `id` names its records, `document` is what the API shows."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    document: Tenant
+
+    @property
+    def name(self) -> str:
+        return self.document.name
+
+
+class Tenants:
+    """Every tenant, by name and by id. To be used from the event loop alone."""
+
+    def __init__(self, documents: DocumentStore) -> None:
+        self._documents = documents
+        self._by_name: dict[str, KeptTenant] = {}
+        for data in documents.documents(TABLE).values():
+            self._remember(KeptTenant.model_validate_json(data))
+        if DEFAULT not in self._by_name:
+            fresh = _new(DEFAULT, TenantSettings())
+            documents.put_document(TABLE, DEFAULT, fresh.model_dump_json().encode())
+            self._remember(fresh)
+
+    def _remember(self, tenant: KeptTenant) -> None:
+        self._by_name[tenant.name] = tenant
+
+    @property
+    def default(self) -> KeptTenant:
+        return self._by_name[DEFAULT]
+
+    def find(self, name: str) -> KeptTenant | None:
+        return self._by_name.get(name)
+
+    def get(self, name: str) -> KeptTenant:
+        """The tenant of that name; NotFound for an unknown one."""
+        found = self._by_name.get(name)
+        if found is None:
+            raise NotFound(f"there is no tenant {name!r}")
+        return found
+
+    def by_id(self, tenant_id: str) -> KeptTenant | None:
+        return next((each for each in self._by_name.values() if each.id == tenant_id), None)
+
+    def all(self) -> list[KeptTenant]:
+        return sorted(self._by_name.values(), key=lambda each: each.name)
+
+    async def put(self, name: str, settings: TenantSettings) -> KeptTenant:
+        """Make the tenant, or set all of an existing one's settings; committed on return."""
+        old = self._by_name.get(name)
+        kept = _new(name, settings) if old is None else _with(old, settings)
+        await asyncio.to_thread(self._documents.put_document, TABLE, name, kept.model_dump_json().encode())
+        self._remember(kept)
+        return kept
+
+    async def remove(self, name: str) -> KeptTenant:
+        """Forget the tenant; its records, layouts and tokens are the caller's to drop."""
+        kept = self.get(name)
+        if name == DEFAULT:
+            raise InUse(f"the tenant {DEFAULT!r} always exists; delete its layouts to drop its records")
+        await asyncio.to_thread(self._documents.delete_document, TABLE, name)
+        self._by_name.pop(name, None)
+        return kept
+
+
+def _new(name: str, settings: TenantSettings) -> KeptTenant:
+    return KeptTenant(id=secrets.token_hex(8), document=_document(name, settings))
+
+
+def _with(old: KeptTenant, settings: TenantSettings) -> KeptTenant:
+    return KeptTenant(id=old.id, document=_document(old.name, settings))
+
+
+def _document(name: str, settings: TenantSettings) -> Tenant:
+    return Tenant(name=name, **dict(settings))
+
+
+def merge(old: Tenant, changes: TenantSettings) -> TenantSettings:
+    """The old settings with those that `changes` names; a strategy is replaced whole."""
+    named = {field: getattr(changes, field) for field in changes.model_fields_set}
+    kept = {field: getattr(old, field) for field in TenantSettings.model_fields}
+    return TenantSettings(**{**kept, **named})

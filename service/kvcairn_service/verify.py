@@ -1,0 +1,37 @@
+"""Verification down to the decoded bytes, of one record that is already stored. Reads the disk: for worker threads."""
+
+from kvcairn_protocol.codec import RAW, decode_into
+from kvcairn_protocol.errors import KvcairnError
+from kvcairn_protocol.layout import Layout
+from kvcairn_protocol.record import HEADER_BYTES, check_asked, verify_record
+from kvcairn_storage.prefixes import PrefixStore
+from kvcairn_storage.store import RecordKey
+
+
+def read_verified(store: PrefixStore, key: RecordKey, layout: Layout) -> bytes | None:
+    """A record that is good in every bit; None if it is not there, or was bad and is now quarantined."""
+    record = store.get(key)
+    if record is None:
+        return None
+    if is_good(record, key, layout):
+        return record
+    quarantine_if_bad(store, key, layout)
+    return None
+
+
+def quarantine_if_bad(store: PrefixStore, key: RecordKey, layout: Layout) -> bool:
+    """Read the record again from disk; if it is bad, it is no longer served. Returns whether it was."""
+    return store.quarantine(key, verify=lambda record: is_good(record, key, layout))
+
+
+def is_good(record: bytes, key: RecordKey, layout: Layout) -> bool:
+    """Whether this is the record of that key, right for its layout, its checksum holds, and its payload decodes."""
+    try:
+        header = verify_record(record, layout, max_raw_bytes=layout.payload_bytes(key.kind))
+        check_asked(header, kind=key.kind, key=key.key, fingerprint=key.layout)
+        if header.codec != RAW:
+            payload = memoryview(record)[HEADER_BYTES:]
+            decode_into(memoryview(bytearray(header.raw_bytes)), header.codec, payload, layout.segments(key.kind))
+    except KvcairnError:
+        return False
+    return True
