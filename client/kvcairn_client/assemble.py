@@ -16,7 +16,7 @@ History = list[dict[str, torch.Tensor]]
 
 
 def gather_history(model_cache: ModelCache, pool: BlockPool, blocks: Sequence[int], *, tokens: int) -> History:
-    """The entries of the first `tokens` tokens, from held blocks in order; new tensors that share no memory with them."""
+    """The entries of the first `tokens` tokens, from held blocks in order; new tensors throughout."""
     history: History = [{} for _ in model_cache.devices]
     for segment in model_cache.layout.segments(Kind.HISTORY):
         stream = segment.stream

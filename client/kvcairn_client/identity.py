@@ -12,9 +12,10 @@ import transformers
 # part of the identity: a field that a later version adds must change the keys rather than be forgotten.
 WITHOUT_EFFECT = frozenset(
     {
-        "_name_or_path", "architectures", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id", "id2label",
-        "initializer_range", "label2id", "output_attentions", "output_hidden_states", "output_router_logits",
-        "problem_type", "return_dict", "router_aux_loss_coef", "transformers_version", "use_cache",
+        "_name_or_path", "architectures", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id",
+        "id2label", "initializer_range", "label2id", "output_attentions", "output_hidden_states",
+        "output_router_logits", "problem_type", "return_dict", "router_aux_loss_coef", "transformers_version",
+        "use_cache",
     }
 )  # fmt: skip
 
@@ -39,7 +40,7 @@ def weights_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     for name, tensor in tensors:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         data = tensor.detach().reshape(-1).contiguous().view(torch.uint8).cpu()
-        digest.update(memoryview(data.numpy()))
+        digest.update(data.numpy().data)
     return digest.hexdigest()
 
 

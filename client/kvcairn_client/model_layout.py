@@ -17,7 +17,7 @@ from kvcairn_client.errors import ModelNotSupported
 from kvcairn_client.identity import model_identity, weights_identity
 from kvcairn_protocol.deepseek_v4 import replay_tokens
 from kvcairn_protocol.errors import LayoutError
-from kvcairn_protocol.layout import ITEM_BYTES, CarryStream, HistoryStream, Layout, WindowStream
+from kvcairn_protocol.layout import ITEM_BYTES, CarryStream, HistoryStream, Layout, Stream, WindowStream
 
 CSA, HCA = "compressed_sparse_attention", "heavily_compressed_attention"
 PREFIX_OF = {CSA: "csa", HCA: "hca"}
@@ -60,12 +60,12 @@ def describe(model: Any, *, model_id: str | None = None, block_tokens: int = 512
     config, unit = model.config, unit_tokens(model.config)
     if block_tokens < unit or block_tokens % unit:
         raise LayoutError("block_tokens", f"must be a multiple of the unit ({unit} tokens); {block_tokens} is not")
-    cache = _dry_run(model, tokens=unit)
-    layers = range(config.num_hidden_layers)
-    history = [s for i in layers for s in _histories(cache.layers[i], i, config.layer_types[i])]
-    windows = [_window(cache.layers[i], i, rows=config.sliding_window - 1) for i in layers]
-    overlaps = [s for i in layers for s in _carries(cache.layers[i], i, config.layer_types[i], OVERLAP_PLACES)]
-    pending = [s for i in layers for s in _carries(cache.layers[i], i, config.layer_types[i], PENDING_PLACES)]
+    layers = _dry_run(model, tokens=unit)
+    kinds = list(enumerate(config.layer_types))
+    history = [s for i, kind in kinds for s in _histories(layers[i], i, kind)]
+    windows = [_window(layer, i, rows=config.sliding_window - 1) for i, layer in enumerate(layers)]
+    overlaps = [s for i, kind in kinds for s in _carries(layers[i], i, kind, OVERLAP_PLACES)]
+    pending = [s for i, kind in kinds for s in _carries(layers[i], i, kind, PENDING_PLACES)]
     fields = {
         "version": 1,
         "model": weights_identity(model, model_id),
@@ -75,18 +75,18 @@ def describe(model: Any, *, model_id: str | None = None, block_tokens: int = 512
         "replay_tokens": replay_tokens(config.sliding_window, config.num_hidden_layers),
         "identity": model_identity(model, block_tokens=block_tokens),
     }
-    streams = (*history, *windows, *overlaps)
+    streams: tuple[Stream, ...] = (*history, *windows, *overlaps)
     return ModelCache(
         config=config,
         layout=Layout(**fields, streams=streams),
         slot_layout=Layout(**fields, streams=(*streams, *pending)),
-        devices=tuple(layer.keys.device for layer in cache.layers),
+        devices=tuple(layer.keys.device for layer in layers),
     )
 
 
 def check_model(model: Any) -> None:
     """Refuse what could not be restored byte for byte; ModelNotSupported says what and why."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if getattr(config, "model_type", None) != "deepseek_v4" or not hasattr(model, "lm_head"):
         raise ModelNotSupported(f"needs a transformers DeepseekV4ForCausalLM, not {type(model).__name__}")
     if model.training:
@@ -108,12 +108,13 @@ def unit_tokens(config: Any) -> int:
     return math.lcm(*(config.compress_rates[kind] for kind in config.layer_types if kind in PREFIX_OF))
 
 
-def _dry_run(model: Any, *, tokens: int) -> DynamicCache:
+def _dry_run(model: Any, *, tokens: int) -> list[Any]:
+    """The cache layers after one forward call."""
     ids = torch.arange(tokens, device=model.device)[None] % model.config.vocab_size
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
         model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1)
-    return cache
+    return list(cache.layers)
 
 
 def _histories(layer: Any, index: int, kind: str) -> Iterator[HistoryStream]:

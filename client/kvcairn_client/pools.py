@@ -14,7 +14,7 @@ from kvcairn_protocol.layout import Kind, Layout, Segment
 
 
 class BlockPool(Slab):
-    """History blocks: 128 CSA and 4 HCA entries at 512 tokens, shared by every session with that prefix. Thread-safe."""
+    """History blocks: 128 CSA and 4 HCA entries at 512 tokens, shared by all sessions with a prefix. Thread-safe."""
 
     def __init__(self, layout: Layout, *, capacity_blocks: int, pin: bool = False) -> None:
         super().__init__(rows=capacity_blocks, row_bytes=layout.payload_bytes(Kind.HISTORY), pin=pin)

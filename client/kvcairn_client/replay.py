@@ -33,17 +33,17 @@ class _ReadsStored:
         return shown
 
 
-class ReplayHCALayer(_ReadsStored, DeepseekV4HCACache):
+class ReplayHCALayer(_ReadsStored, DeepseekV4HCACache):  # type: ignore[no-untyped-call]
     """An HCA layer over stored entries."""
 
     # A subclass that names a layer type takes its place in every new DynamicCache of the process.
-    _layer_type = None
+    _layer_type = None  # type: ignore[assignment]
 
 
-class ReplayCSALayer(_ReadsStored, DeepseekV4CSACache):
+class ReplayCSALayer(_ReadsStored, DeepseekV4CSACache):  # type: ignore[no-untyped-call]
     """A CSA layer over stored entries, the indexer's keys included."""
 
-    _layer_type = None
+    _layer_type = None  # type: ignore[assignment]
 
 
 REPLAY_LAYERS: dict[type, type] = {DeepseekV4HCACache: ReplayHCALayer, DeepseekV4CSACache: ReplayCSALayer}
@@ -55,9 +55,8 @@ def replay_cache(model_cache: ModelCache, history: History, *, start: int) -> Dy
     history: the entries up to the hit; they are read, not copied.
     """
     cache = DynamicCache(config=model_cache.config)
-    cache.layers = [
-        _replay_layer(model_cache, plain, entries) for plain, entries in zip(cache.layers, history, strict=True)
-    ]
+    pairs = zip(cache.layers, history, strict=True)
+    cache.layers = [_replay_layer(model_cache, plain, entries, start=start) for plain, entries in pairs]
     for stream in model_cache.layout.windows:
         zeros = torch.zeros(
             (min(stream.rows, start), *stream.row_shape),
@@ -65,17 +64,16 @@ def replay_cache(model_cache: ModelCache, history: History, *, start: int) -> Dy
             device=model_cache.devices[stream.layer],
         )
         put_window(cache.layers[stream.layer], zeros, position=start)
-    for layer in cache.layers:
-        for name in getattr(layer, "stored", {}):
-            layer.reveal(name, start // layer.compress_rate)
     return cache
 
 
-def _replay_layer(model_cache: ModelCache, plain: Any, entries: dict[str, torch.Tensor]) -> Any:
+def _replay_layer(model_cache: ModelCache, plain: Any, entries: dict[str, torch.Tensor], *, start: int) -> Any:
     if type(plain) not in REPLAY_LAYERS:
         return plain
     layer = REPLAY_LAYERS[type(plain)](model_cache.config)
     layer.stored = entries
+    for name in entries:
+        layer.reveal(name, start // layer.compress_rate)
     return layer
 
 

@@ -82,15 +82,14 @@ def snapshot(pools: Pools, cache: DynamicCache, *, keys: Sequence[bytes] = ()) -
         raise PromptNotSupported("the cache is empty: there is nothing to snapshot")
     taken: list[int] = []
     slot = pools.states.take()
+    if slot is None:
+        raise PoolExhausted(f"all {pools.states.capacity} state slots are held: close a session, or make more")
     try:
         for index in range(-(-position // pools.model_cache.layout.block_tokens)):
-            taken.append(_block(pools, cache.layers, keys, index=index, position=position))
-        if slot is None:
-            raise PoolExhausted(f"all {pools.states.capacity} state slots are held: close a session, or make more slots")
+            taken.append(_block(pools, cache.layers, keys, index=index, position=position))  # noqa: PERF401 - released if one fails
     except PoolExhausted:
         pools.blocks.release_run(taken)
-        if slot is not None:
-            pools.states.release(slot)
+        pools.states.release(slot)
         raise
     state_payload(pools.model_cache.slot_layout.segments(Kind.STATE), cache.layers, pools.states.bytes[slot])
     return Session(pools, taken, slot, position=position)

@@ -47,7 +47,7 @@ class Slab:
 
     def view(self, row: int) -> memoryview:
         """A row's bytes, writable, without a copy; valid while the row is held."""
-        return memoryview(self.bytes[row].numpy())
+        return self.bytes[row].numpy().data
 
     def take(self) -> int | None:
         """A row to write, held once; reclaims the least recently used idle leaf. None if every row is held."""
