@@ -72,7 +72,13 @@ def compose(settings: Settings, stores: Stores) -> Service:
 
 def build_app(service: Service) -> FastAPI:
     """Routes and wrappers around a service; the outermost wrapper comes last."""
-    app = FastAPI(title="kvcairn", version=service_routes.version(), description=DESCRIPTION, lifespan=_lifespan)
+    app = FastAPI(
+        title="kvcairn",
+        version=service_routes.version(),
+        description=DESCRIPTION,
+        lifespan=_lifespan,
+        redirect_slashes=False,
+    )
     metrics = Metrics(service)
     app.state.service, app.state.metrics = service, metrics
     for module in ROUTERS:

@@ -9,7 +9,7 @@ from kvcairn_service.app import create_app
 from kvcairn_service.cli_output import fail
 from kvcairn_service.errors import SettingsError
 from kvcairn_service.logs import configure_logs
-from kvcairn_service.server import bind, run
+from kvcairn_service.server import listening, run
 from kvcairn_service.settings import Settings, load_settings
 from kvcairn_storage.errors import StorageError
 
@@ -56,13 +56,14 @@ def serve_command(  # noqa: PLR0913, PLR0917 - one parameter is one flag
 
 
 def serve(settings: Settings) -> None:
-    """Bind, open the store, serve until a signal; SettingsError or StorageError if it cannot start."""
+    """Open the store, bind, serve until a signal; SettingsError or StorageError if it cannot start.
+
+    The store comes first: a second service on the same directory learns who holds it, not that a port is taken.
+    """
     configure_logs(settings)
-    sockets = bind(settings)
+    app = create_app(settings)
     try:
-        run(create_app(settings), settings, sockets)
+        with listening(settings) as sockets:
+            run(app, settings, sockets)
     finally:
-        for sock in sockets:
-            sock.close()
-        if settings.uds is not None:
-            settings.uds.unlink(missing_ok=True)
+        app.state.service.store.close()

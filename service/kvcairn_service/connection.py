@@ -6,6 +6,7 @@ Why these figures: docs/decisions/data-plane.md. The transport's buffer is kept 
 
 import asyncio
 import json
+import secrets
 import socket
 from http import HTTPStatus
 from typing import Any
@@ -58,7 +59,7 @@ class Connection(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=0)
         sock: socket.socket = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        self._set_deadline()
+        self._set_deadline(self.header_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone.set()
@@ -66,69 +67,88 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """As uvicorn's, with a bound on the head's size and on the time until it is complete."""
         if self.transport.is_closing():
             return
-        if self._deadline is None and not self._in_message:
-            self._set_deadline()
         super().data_received(data)
         if self._in_head:
             self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, _HEAD_TOO_LARGE)
+        elif self._deadline is None and self._is_idle:
+            # Bytes that begin no request, such as empty lines, have ended uvicorn's own wait for the next one.
+            self._set_deadline(self.header_seconds)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no request is being received or answered, and uvicorn does not wait for the next one either."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        return not (self._in_message or answering or self.timeout_keep_alive_task)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_message = self._in_head = True
         self._head_bytes = 0
+        self._set_deadline(self.header_seconds)
         scope: Scope = self.scope  # type: ignore[assignment]
         scope["extensions"] = {EXTENSION: self}
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
-            raise HeadTooLarge
         self._clear_deadline()
+        if self._head_is_too_large():
+            # What a callback raises ends in `send_400_response`, before an application sees the request.
+            raise HeadTooLarge
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._in_message = False
         self._clear_deadline()
         super().on_message_complete()
+        if self.cycle is not None and self.cycle.response_complete:
+            self._set_deadline(self.timeout_keep_alive)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._in_message:
             # What is left of a body that nobody will read is thrown away as it comes, but not for ever.
-            self._set_deadline()
+            self._set_deadline(self.header_seconds)
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn's answer to what its parser refuses; a problem document here."""
-        too_large = self._in_message and not self._in_head and self._head_bytes == 0 and self._is_head_too_large()
-        if too_large:
+        if self._head_is_too_large():
             self._refuse(431, _HEAD_TOO_LARGE)
         else:
             self._refuse(400, msg)
 
-    def _is_head_too_large(self) -> bool:
+    def _head_is_too_large(self) -> bool:
+        if not self._in_message:
+            return False
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES
 
     def _refuse(self, status: int, detail: str) -> None:
+        """Answer without an application, and close."""
         if self.transport.is_closing():
             return
-        phrase = HTTPStatus(status).phrase
-        kind = phrase.lower().replace(" ", "-")
-        problem = {"type": f"urn:kvcairn:problem:{kind}", "title": phrase, "status": status, "detail": detail}
+        phrase, request_id = HTTPStatus(status).phrase, secrets.token_hex(16)
+        problem = {
+            "type": f"urn:kvcairn:problem:{phrase.lower().replace(' ', '-')}",
+            "title": phrase,
+            "status": status,
+            "detail": detail,
+            "request_id": request_id,
+        }
         body = json.dumps(problem).encode()
         head = (
-            f"HTTP/1.1 {status} {phrase}\r\ncontent-type: {PROBLEM_TYPE}\r\n"
+            f"HTTP/1.1 {status} {phrase}\r\ncontent-type: {PROBLEM_TYPE}\r\nx-request-id: {request_id}\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
 
-    def _set_deadline(self) -> None:
+    def _set_deadline(self, seconds: float) -> None:
         self._clear_deadline()
-        self._deadline = self.loop.call_later(self.header_seconds, self._on_deadline)
+        self._deadline = self.loop.call_later(seconds, self._on_deadline)
 
     def _clear_deadline(self) -> None:
         if self._deadline is not None:
@@ -136,8 +156,12 @@ class Connection(HttpToolsProtocol):
             self._deadline = None
 
     def _on_deadline(self) -> None:
-        self._deadline = None
-        self.transport.abort()
+        if self.cycle is not None and not self.cycle.response_complete:
+            # The next request's head dawdles behind an answer that is still on its way: let that end first.
+            self._set_deadline(self.header_seconds)
+        else:
+            self._deadline = None
+            self.transport.abort()
 
     @property
     def lost(self) -> bool:

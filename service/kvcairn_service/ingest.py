@@ -101,15 +101,15 @@ class Upload:
         return self.tally.answer()
 
     async def _take_all(self, body: AsyncIterator[bytes]) -> None:
-        received_bytes = 0
+        is_empty = True
         async for piece in body:
-            received_bytes += len(piece)
+            is_empty = False
+            self.service.counters.received_bytes += len(piece)
             for event in self._parser.feed(piece):
                 await self._take(event)
             if self._parser.lost:
                 return
-        self.service.counters.received_bytes += received_bytes
-        if not received_bytes:
+        if is_empty:
             raise Malformed("the body is empty; it holds one record or more")
         cut = self._parser.finish()
         if cut:

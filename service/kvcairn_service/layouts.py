@@ -7,7 +7,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 
-from kvcairn_protocol.errors import KvcairnError, LayoutError
+from kvcairn_protocol.errors import LayoutError
 from kvcairn_protocol.layout import Kind, Layout, parse_layout
 from kvcairn_protocol.messages import LayoutEntry
 from kvcairn_protocol.strategy import Anchored, Full, Periodic, Zero, check_strategy
@@ -23,6 +23,7 @@ class Layouts:
     def __init__(self, documents: DocumentStore, *, max_layouts: int) -> None:
         self._documents = documents
         self._max_layouts = max_layouts
+        self._changing = asyncio.Lock()
         self._by_tenant: dict[str, dict[bytes, Layout]] = defaultdict(dict)
         for name, data in documents.documents(TABLE).items():
             layout = parse_layout(data)
@@ -55,27 +56,23 @@ class Layouts:
 
     async def put(self, tenant_id: str, layout: Layout) -> bool:
         """Register; True if it is new. TooMany where the tenant has as many as it may."""
-        mine = self._by_tenant[tenant_id]
-        if layout.fingerprint in mine:
-            return False
-        if len(mine) >= self._max_layouts:
-            raise TooMany(f"a tenant has at most {self._max_layouts} layouts; delete one that is no longer used")
-        # Taken before the commit, so that two at once cannot pass the limit together; given back if it fails.
-        mine[layout.fingerprint] = layout
-        try:
-            await asyncio.to_thread(
-                self._documents.put_document, TABLE, _name(tenant_id, layout.fingerprint), layout.canonical
-            )
-        except KvcairnError:
-            mine.pop(layout.fingerprint, None)
-            raise
-        return True
+        name = _name(tenant_id, layout.fingerprint)
+        async with self._changing:
+            mine = self._by_tenant[tenant_id]
+            if layout.fingerprint in mine:
+                return False
+            if len(mine) >= self._max_layouts:
+                raise TooMany(f"a tenant has at most {self._max_layouts} layouts; delete one that is no longer used")
+            await asyncio.to_thread(self._documents.put_document, TABLE, name, layout.canonical)
+            mine[layout.fingerprint] = layout
+            return True
 
     async def remove(self, tenant_id: str, fingerprint: bytes) -> None:
         """Forget one layout; its records are the caller's to drop. NotFound if it is not registered."""
-        self.named(tenant_id, fingerprint)
-        self._by_tenant[tenant_id].pop(fingerprint)
-        await asyncio.to_thread(self._documents.delete_document, TABLE, _name(tenant_id, fingerprint))
+        async with self._changing:
+            self.named(tenant_id, fingerprint)
+            await asyncio.to_thread(self._documents.delete_document, TABLE, _name(tenant_id, fingerprint))
+            del self._by_tenant[tenant_id][fingerprint]
 
     async def remove_all(self, tenant_id: str) -> None:
         for layout in self.of(tenant_id):

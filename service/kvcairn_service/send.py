@@ -7,7 +7,8 @@ have no lifetime hazard: a transport may keep what it was given long after `send
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from starlette.responses import Response
@@ -21,10 +22,12 @@ from kvcairn_service.counters import Counters
 from kvcairn_storage.prefixes import PrefixStore
 from kvcairn_storage.store import Entry, RecordKey
 
-AHEAD_RECORDS = 8
-AHEAD_BYTES = 32 << 20
+AHEAD_BYTES = 16 << 20
+"""Touched by the worker at once: eight records of the size that a deployed model has."""
+
 PIECE_BYTES = 256 << 10
-"""Small records leave together: a message costs about as much as copying this much."""
+PIECE_RECORDS = 64
+"""Small records leave together, so many at most: a message costs about as much as copying PIECE_BYTES."""
 
 
 class Promised(NamedTuple):
@@ -86,14 +89,11 @@ class RecordStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         sent: list[RecordKey] = []
         try:
-            async for keys, piece in self._pieces(promised):
+            async for run in self._warmed(promised):
                 if connection is not None:
-                    if connection.lost:
-                        return
                     await connection.flushed(stall_seconds=self._stall_seconds)
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-                sent += keys
-                del piece
+                await self._send_run(run, send)
+                sent += [each.key for each in run if each.entry]
                 await asyncio.sleep(0)
         finally:
             self._store.touch(sent)
@@ -101,26 +101,25 @@ class RecordStream(Response):
             await connection.flushed(stall_seconds=self._stall_seconds)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _pieces(self, promised: list[Promised]) -> AsyncIterator[tuple[list[RecordKey], bytes]]:
-        batches = _batches(promised)
-        ahead = self._warm(next(batches, []))
-        while True:
-            batch = await ahead
-            if not batch:
-                return
-            ahead = self._warm(next(batches, []))
-            for piece in _joined(batch, self._copy):
-                yield piece
+    async def _send_run(self, run: list[Promised], send: Send) -> None:
+        copies = [self._copy(each) for each in run]
+        piece = copies[0] if len(copies) == 1 else b"".join(copies)
+        self._counters.sent_bytes += len(piece)
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
 
-    def _warm(self, batch: list[Promised]) -> "asyncio.Future[list[Promised]]":
-        """Touch the pages of a batch in a worker; resolves to the batch."""
-        loop = asyncio.get_running_loop()
+    async def _warmed(self, promised: list[Promised]) -> AsyncIterator[list[Promised]]:
+        """Runs of records to send as one piece each, whose pages are in memory; the next ones are being touched."""
+        batches = [*runs(promised, run_bytes=AHEAD_BYTES, run_records=len(promised)), []]
+        ahead = self._warm(batches[0])
+        for batch, following in pairwise(batches):
+            await ahead
+            ahead = self._warm(following)
+            for run in runs(batch, run_bytes=PIECE_BYTES, run_records=PIECE_RECORDS):
+                yield run
 
-        def work() -> list[Promised]:
-            self._store.warm([each.key for each in batch if each.entry])
-            return batch
-
-        return loop.run_in_executor(None, work) if batch else _done(loop, batch)
+    def _warm(self, batch: list[Promised]) -> "asyncio.Future[None]":
+        keys = [each.key for each in batch if each.entry]
+        return asyncio.get_running_loop().run_in_executor(None, self._store.warm, keys)
 
     def _copy(self, promised: Promised) -> bytes:
         if promised.entry is None:
@@ -131,40 +130,15 @@ class RecordStream(Response):
         return record
 
 
-def _done(loop: asyncio.AbstractEventLoop, batch: list[Promised]) -> "asyncio.Future[list[Promised]]":
-    future: asyncio.Future[list[Promised]] = loop.create_future()
-    future.set_result(batch)
-    return future
-
-
-def _batches(promised: Sequence[Promised]) -> Iterator[list[Promised]]:
-    """Runs of records to touch at once: a few large ones, or many small ones."""
-    batch: list[Promised] = []
-    batch_bytes = 0
+def runs(promised: Sequence[Promised], *, run_bytes: int, run_records: int) -> Iterator[list[Promised]]:
+    """Cut into runs, each as short as it can be with at least `run_bytes`, or `run_records` long."""
+    run: list[Promised] = []
+    size_bytes = 0
     for each in promised:
-        batch.append(each)
-        batch_bytes += each.size_bytes
-        if batch_bytes >= AHEAD_BYTES or (len(batch) >= AHEAD_RECORDS and batch_bytes >= PIECE_BYTES):
-            yield batch
-            batch, batch_bytes = [], 0
-    if batch:
-        yield batch
-
-
-def _joined(batch: Sequence[Promised], copy: Callable[[Promised], bytes]) -> Iterator[tuple[list[RecordKey], bytes]]:
-    """One message for a large record, one for many small ones; with the keys of those that are there."""
-    waiting = iter(batch)
-    while True:
-        first = next(waiting, None)
-        if first is None:
-            return
-        taken, parts, size_bytes = [first], [copy(first)], first.size_bytes
-        while size_bytes < PIECE_BYTES:
-            following = next(waiting, None)
-            if following is None:
-                break
-            taken.append(following)
-            parts.append(copy(following))
-            size_bytes += following.size_bytes
-        keys = [each.key for each in taken if each.entry]
-        yield keys, parts[0] if len(parts) == 1 else b"".join(parts)
+        run.append(each)
+        size_bytes += each.size_bytes
+        if size_bytes >= run_bytes or len(run) >= run_records:
+            yield run
+            run, size_bytes = [], 0
+    if run:
+        yield run

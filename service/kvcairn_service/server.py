@@ -7,7 +7,7 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -23,18 +23,22 @@ BACKLOG = 2048
 PRIVATE_MODE, PUBLIC_MODE = 0o600, 0o666
 
 
-def bind(settings: Settings) -> list[socket.socket]:
-    """The sockets to listen on, bound before the store is opened; SettingsError if one cannot be had."""
-    sockets = []
-    if settings.host is not None:
-        sockets += bind_tcp(settings.host, settings.port)
-    if settings.uds is not None:
-        sockets.append(bind_unix(settings.uds, mode=PRIVATE_MODE if settings.is_open else PUBLIC_MODE))
-    return sockets
+@contextlib.contextmanager
+def listening(settings: Settings) -> Iterator[list[socket.socket]]:
+    """The sockets to listen on, closed at the end; SettingsError if one cannot be had."""
+    with contextlib.ExitStack() as open_sockets:
+        sockets = []
+        if settings.host is not None:
+            sockets.append(open_sockets.enter_context(bind_tcp(settings.host, settings.port)))
+        if settings.uds is not None:
+            mode = PRIVATE_MODE if settings.is_open else PUBLIC_MODE
+            sockets.append(open_sockets.enter_context(bind_unix(settings.uds, mode=mode)))
+            open_sockets.callback(settings.uds.unlink, missing_ok=True)
+        yield sockets
 
 
-def bind_tcp(host: str, port: int) -> list[socket.socket]:
-    """One socket on the first address of `host`; port 0 takes a free one."""
+def bind_tcp(host: str, port: int) -> socket.socket:
+    """A socket on the first address of `host`; port 0 takes a free one."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, protocol)
@@ -44,7 +48,7 @@ def bind_tcp(host: str, port: int) -> list[socket.socket]:
         raise SettingsError(f"host, port: cannot listen on {host}:{port}: {error.strerror}") from None
     sock.listen(BACKLOG)
     sock.settimeout(0)
-    return [sock]
+    return sock
 
 
 def bind_unix(path: Path, *, mode: int) -> socket.socket:

@@ -36,6 +36,8 @@ class Tenants:
     def __init__(self, documents: DocumentStore) -> None:
         self._documents = documents
         self._by_name: dict[str, KeptTenant] = {}
+        self._by_id: dict[str, KeptTenant] = {}
+        self._changing = asyncio.Lock()
         for data in documents.documents(TABLE).values():
             self._remember(KeptTenant.model_validate_json(data))
         if DEFAULT not in self._by_name:
@@ -45,6 +47,7 @@ class Tenants:
 
     def _remember(self, tenant: KeptTenant) -> None:
         self._by_name[tenant.name] = tenant
+        self._by_id[tenant.id] = tenant
 
     @property
     def default(self) -> KeptTenant:
@@ -61,27 +64,29 @@ class Tenants:
         return found
 
     def by_id(self, tenant_id: str) -> KeptTenant | None:
-        return next((each for each in self._by_name.values() if each.id == tenant_id), None)
+        return self._by_id.get(tenant_id)
 
     def all(self) -> list[KeptTenant]:
         return sorted(self._by_name.values(), key=lambda each: each.name)
 
     async def put(self, name: str, settings: TenantSettings) -> KeptTenant:
         """Make the tenant, or set all of an existing one's settings; committed on return."""
-        old = self._by_name.get(name)
-        kept = _new(name, settings) if old is None else _with(old, settings)
-        await asyncio.to_thread(self._documents.put_document, TABLE, name, kept.model_dump_json().encode())
-        self._remember(kept)
-        return kept
+        async with self._changing:
+            old = self._by_name.get(name)
+            kept = _new(name, settings) if old is None else _with(old, settings)
+            await asyncio.to_thread(self._documents.put_document, TABLE, name, kept.model_dump_json().encode())
+            self._remember(kept)
+            return kept
 
     async def remove(self, name: str) -> KeptTenant:
         """Forget the tenant; its records, layouts and tokens are the caller's to drop."""
-        kept = self.get(name)
         if name == DEFAULT:
             raise InUse(f"the tenant {DEFAULT!r} always exists; delete its layouts to drop its records")
-        await asyncio.to_thread(self._documents.delete_document, TABLE, name)
-        self._by_name.pop(name, None)
-        return kept
+        async with self._changing:
+            kept = self.get(name)
+            await asyncio.to_thread(self._documents.delete_document, TABLE, name)
+            del self._by_name[name], self._by_id[kept.id]
+            return kept
 
 
 def _new(name: str, settings: TenantSettings) -> KeptTenant:

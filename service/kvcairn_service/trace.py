@@ -15,10 +15,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvcairn_service.connection import connection_of
-from kvcairn_service.errors import Disconnected
 from kvcairn_service.problems import problem
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=-]{1,128}")
+
+LOGGED_CHARACTERS = 512
 
 log = logging.getLogger("kvcairn.access")
 errors_log = logging.getLogger("kvcairn.error")
@@ -56,7 +57,7 @@ class Trace:
         request_id = scope["state"]["request_id"]
         try:
             await self._app(scope, receive, send)
-        except (ConnectionError, Disconnected) as error:
+        except ConnectionError as error:
             errors_log.warning("%s: %s", type(error).__name__, error, extra={"request_id": request_id})
             await _cut(scope)
         except Exception:
@@ -75,7 +76,8 @@ class Trace:
         log.info(
             "%s %s %d",
             scope["method"],
-            scope["path"],
+            # As it came: percent-encoded, so that no path can forge a line.
+            scope.get("raw_path", b"").decode("ascii", "backslashreplace")[:LOGGED_CHARACTERS],
             answer.status,
             extra={
                 "request_id": scope["state"]["request_id"],
