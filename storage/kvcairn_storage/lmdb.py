@@ -62,7 +62,7 @@ class LmdbReader:
         with _translated(f"{path} cannot be opened"):
             self._env = lmdb.open(
                 os.fspath(path), map_size=map_size, readonly=readonly, create=create,
-                max_dbs=len(TABLES), max_readers=MAX_READERS, max_spare_txns=8,
+                max_dbs=len(TABLES), max_readers=MAX_READERS, mode=0o600, max_spare_txns=8,
             )  # fmt: skip
             names = (self._env.open_db(name, create=create) for name in TABLES)
             self._records, self._entries, self._documents, self._meta = names

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 from kvcairn_storage.change import Cause, Change
 from kvcairn_storage.errors import StorageError, StoreUnreadable
@@ -38,17 +39,13 @@ class Hold:
     quarantined meanwhile is a miss all the same: its reader asked for bytes that its owner wants gone.
     """
 
-    def __init__(self, slots: Sequence[Slot | None], lock: threading.Lock) -> None:
-        self.entries: list[Entry | None] = [replace(slot.entry) if slot else None for slot in slots]
-        self._slots: list[Slot] = [slot for slot in slots if slot is not None]
-        self._lock = lock
+    def __init__(self, entries: list[Entry | None], release: Callable[[], None]) -> None:
+        self.entries = entries
+        self._release = release
 
     def release(self) -> None:
         """Let go; a second call does nothing."""
-        with self._lock:
-            for slot in self._slots:
-                slot.holds -= 1
-            self._slots = []
+        self._release()
 
     def __enter__(self) -> "Hold":
         return self
@@ -67,6 +64,7 @@ class PrefixStore:
         self._lock = threading.Lock()
         self._space = Space(capacity_bytes=capacity_bytes)
         self._space.load(records.scan())
+        self._held_records = 0
         self._dirty: dict[RecordKey, Slot] = {}
         self._putter = Putter(records, self._space, self._lock, self._note_use)
         self._closing = threading.Event()
@@ -86,9 +84,8 @@ class PrefixStore:
 
     @property
     def held_records(self) -> int:
-        """How many records readers rely on right now."""
-        with self._lock:
-            return sum(slot.holds > 0 for slot in self._space.slots())
+        """How many records readers rely on right now; one that two rely on counts twice."""
+        return self._held_records
 
     def put(self, records: Sequence[NewRecord], *, quota_bytes: int | None = None) -> "Future[list[PutResult]]":
         """Store verified records; the first writer of a key wins. Resolves once all that is stored is committed.
@@ -134,10 +131,12 @@ class PrefixStore:
         """Keep records from being evicted or expired until the hold is released."""
         with self._lock:
             slots = [self._space.present(key) for key in keys]
-            for slot in slots:
-                if slot is not None:
-                    slot.holds += 1
-        return Hold(slots, self._lock)
+            entries = [replace(slot.entry) if slot else None for slot in slots]
+            held = [slot for slot in slots if slot is not None]
+            self._held_records += len(held)
+            for slot in held:
+                slot.holds += 1
+        return Hold(entries, partial(self._let_go, held))
 
     def touch(self, keys: Sequence[RecordKey]) -> int:
         """Count a use of each record that is there, and of the blocks before it; returns how many are there."""
@@ -191,14 +190,15 @@ class PrefixStore:
     def flush_uses(self) -> None:
         """Write what was used since the last call to the disk; a thread of this store does so every 20 seconds."""
         with self._lock:
-            uses = {
-                key: (slot.entry.last_used, slot.entry.uses)
-                for key, slot in self._dirty.items()
-                if slot.phase is Phase.PRESENT
-            }
-            self._dirty.clear()
-        if uses:
+            dirty, self._dirty = self._dirty, {}
+            there = [slot for slot in dirty.values() if slot.phase is Phase.PRESENT]
+            uses = {slot.key: (slot.entry.last_used, slot.entry.uses) for slot in there}
+        try:
             self._records.note_use(uses).result()
+        except StorageError:
+            with self._lock:
+                self._dirty = dirty | self._dirty
+            raise
 
     def check_integrity(self) -> list[str]:
         """What is wrong in the accounting or on the disk, one sentence each. Reads every record."""
@@ -215,6 +215,13 @@ class PrefixStore:
         self._putter.close()
         self.flush_uses()
         self._records.close()
+
+    def _let_go(self, held: list[Slot]) -> None:
+        with self._lock:
+            self._held_records -= len(held)
+            for slot in held:
+                slot.holds -= 1
+            held.clear()
 
     def _note_use(self, slots: Iterable[Slot]) -> None:
         """Remember, under the lock, whose recency the disk does not know."""

@@ -16,6 +16,8 @@ from kvcairn_storage.space import Space
 from kvcairn_storage.store import Bytes, Entry, Put, RecordKey, RecordStore
 
 VERIFYING_THREADS = 2
+MAX_REFUSALS = 3
+"""So often is room made for a record that the disk refuses; then it is answered `full`."""
 MAX_ATTEMPTS = 1000
 """A record that was decided so often, always to find its room taken by others, is answered `full`."""
 
@@ -58,7 +60,7 @@ class _Batch:
     """What is known of one call of `put`; changed under the owner's lock.
 
     pinned: slots of this batch, held until it is done, so that no record of it displaces another. attempts: how often
-    each was decided.
+    each was decided; refusals: how often the disk had no room for it.
     """
 
     def __init__(self, records: Sequence[NewRecord], quota_bytes: int | None, now: float) -> None:
@@ -69,6 +71,7 @@ class _Batch:
         self.failure: BaseException | None = None
         self.pinned: list[Slot] = []
         self.attempts = [0] * len(records)
+        self.refusals = [0] * len(records)
         self.left = len(records)
         self.done: Future[list[PutResult]] = Future()
 
@@ -192,9 +195,22 @@ class Putter:
         if error is None:
             self._answer(batch, index, PutResult(Outcome.STORED))
         elif isinstance(error, StoreFull):
-            self._answer(batch, index, PutResult(Outcome.FULL))
+            self._shed(batch, index)
         else:
             self._answer(batch, index, error)
+
+    def _shed(self, batch: _Batch, index: int) -> None:
+        """The disk is fuller than the capacity says: evict for this record and try again, a few times."""
+        record = batch.records[index]
+        with self._lock:
+            batch.refusals[index] += 1
+            need_bytes = batch.refusals[index] * charge_bytes(record.header.stored_bytes)
+            tries_left = batch.refusals[index] <= MAX_REFUSALS
+            change = self._space.shed(record.key, need_bytes=need_bytes) if tries_left else Change()
+        if change:
+            self.carry_out(change, []).add_done_callback(lambda _: self._decide(batch, index))
+        else:
+            self._answer(batch, index, PutResult(Outcome.FULL))
 
     def _verify_later(self, batch: _Batch, index: int, slot: Slot) -> None:
         try:
@@ -229,7 +245,8 @@ class Putter:
             batch.left -= 1
             if batch.left:
                 return
-            self._renew(batch)
+            if max(batch.attempts) > 1:  # some came in after the pass that `put` makes
+                self._renew(batch)
             for slot in batch.pinned:
                 slot.holds -= 1
         batch.announce()

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from kvcairn_protocol.layout import Kind
 from kvcairn_storage.change import Cause, Change, Shortage, Wait
+from kvcairn_storage.charges import Charges
 from kvcairn_storage.eviction import Budget, Candidates
 from kvcairn_storage.shelf import Shelf
 from kvcairn_storage.slot import Phase, Slot
@@ -23,27 +24,25 @@ class Space:
     def __init__(self, *, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
         self._shelves: dict[tuple[str, bytes], Shelf] = {}
-        self._tenancies: dict[str, Tenancy] = {}
-        self._charged_bytes: dict[Kind, int] = dict.fromkeys(Kind, 0)
-        self._surplus_bytes = 0
-        self._in_flight: dict[Change, None] = {}
+        self._charges = Charges()
         self._sequence = 0
         self._ledger = Ledger()
 
     @property
     def charged_bytes(self) -> int:
         """Everything that counts against capacity_bytes right now."""
-        return sum(self._charged_bytes.values()) + self._surplus_bytes
+        return self._charges.total_bytes
 
     def tenant_bytes(self, tenant: str) -> int:
         """What counts against a tenant's quota."""
-        return self._tenancies[tenant].total_bytes if tenant in self._tenancies else 0
+        tenancy = self._charges.tenancies.get(tenant)
+        return tenancy.total_bytes if tenancy else 0
 
     def load(self, entries: Iterable[tuple[RecordKey, Entry]]) -> None:
         """Take in what is on disk, in the order of its last use; of equal moments the deeper block is the older."""
         slots = [Slot(key, entry, phase=Phase.PRESENT) for key, entry in entries]
         for slot in sorted(slots, key=lambda slot: slot.entry.created):
-            self._charge(slot)
+            self._charges.add(slot)
             self._shelf(slot).link(slot)
             self._ledger.arrived(slot)
         for slot in sorted(slots, key=lambda slot: (slot.entry.last_used, -slot.entry.position)):
@@ -84,7 +83,7 @@ class Space:
         """
         slot = Slot(key, entry)
         change = Change(added=slot)
-        self._charge(slot)
+        self._charges.add(slot)
         self._shelf(slot).link(slot)
         self._renew(slot)
         obstacle = self._make_room(change, slot, quota_bytes)
@@ -105,7 +104,7 @@ class Space:
 
     def shrink(self, *, at_most_records: int) -> Change:
         """Take out what exceeds the capacity, some records at a time; the change is empty once it fits."""
-        change, budget = Change(), self._budget(list(self._tenancies.values()), self.capacity_bytes)
+        change, budget = Change(), self._budget(list(self._charges.tenancies.values()), self.capacity_bytes)
         while self.charged_bytes > self.capacity_bytes and len(change.removed) < at_most_records:
             victim = budget.victim(None)
             if victim is None:
@@ -113,10 +112,25 @@ class Space:
             self._take_out(change, victim, Cause.EVICTED)
         return self._start(change)
 
+    def shed(self, key: RecordKey, *, need_bytes: int) -> Change:
+        """Take out at least so many bytes for a record that the disk refused; empty if that much may not go.
+
+        The capacity promised more than the disk has, because somebody else fills it, or free pages lie too scattered.
+        """
+        change, budget = Change(), self._budget(list(self._charges.tenancies.values()), self.capacity_bytes)
+        while sum(slot.charged_bytes for slot in change.removed) < need_bytes:
+            victim = budget.victim(key.kind)
+            if victim is None:
+                for slot in change.removed:
+                    self._reinstate(slot)
+                return Change()
+            self._take_out(change, victim, Cause.EVICTED)
+        return self._start(change)
+
     def expire(self, tenant: str, *, before: float, at_most_records: int) -> Change:
         """Take out a tenant's records last used before a moment, leaves first; a block with descendants stays."""
         change = Change()
-        tenancies = [self._tenancies[tenant]] if tenant in self._tenancies else []
+        tenancies = [self._charges.tenancy(tenant)]
         for kind in (Kind.WINDOW, Kind.STATE, Kind.HISTORY):
             candidates = Candidates(tenancies, kind, self._may_go)
             while (slot := candidates.oldest()) is not None and slot.entry.last_used < before:
@@ -127,7 +141,7 @@ class Space:
 
     def commit(self, change: Change) -> None:
         """The disk has it: the new record is served, what went is counted."""
-        self._settle(change)
+        self._charges.settle(change)
         if change.added is not None:
             change.added.phase, change.added.change = Phase.PRESENT, None
             self._ledger.arrived(change.added)
@@ -138,12 +152,12 @@ class Space:
 
     def undo(self, change: Change) -> None:
         """The disk does not have it: the new record never was, what was to go is served again."""
-        self._settle(change)
+        self._charges.settle(change)
         if change.added is not None:
             self._retract(change.added)
         for slot in reversed(change.removed):
             self._reinstate(slot)
-            self._tenancies[slot.key.tenant].prepend(slot)
+            self._charges.tenancy(slot.key.tenant).prepend(slot)
 
     def use(self, slots: Iterable[Slot], *, now: float, counted: bool = False) -> list[Slot]:
         """Make these, and the ancestors of blocks among them, the most recently used; returns all of them.
@@ -172,58 +186,33 @@ class Space:
 
     def forget_tenant(self, tenant: str) -> None:
         """Drop what is remembered of a tenant that holds nothing any more; of any other, nothing is dropped."""
-        if tenant in self._tenancies and self._tenancies[tenant].is_empty():
-            del self._tenancies[tenant]
+        if self._charges.tenancy(tenant).is_empty():
+            del self._charges.tenancies[tenant]
             for place in [place for place in self._shelves if place[0] == tenant]:
                 del self._shelves[place]
             self._ledger.forget(tenant)
 
     def faults(self) -> list[str]:
-        """What breaks the accounting identity: everything charged is a record that is here or on its way."""
-        live = [slot for slot in self.slots() if slot.phase in (Phase.WRITING, Phase.PRESENT)]
-        surplus_bytes = sum(change.surplus_bytes for change in self._in_flight)
-        pairs = [
-            ("bytes charged", self.charged_bytes, sum(slot.charged_bytes for slot in live) + surplus_bytes),
-            ("bytes charged to tenants", self._tenants_bytes(), sum(self._charged_bytes.values())),
-            ("records by recency", sum(len(o) for t in self._tenancies.values() for o in t.orders.values()), len(live)),
-            ("records counted", sum(u.records for u in self._ledger.usages(None)), self._counted()),
-        ]
-        return [
-            f"{name}: {found} by the totals, {right} by the records" for name, found, right in pairs if found != right
-        ]
-
-    def _tenants_bytes(self) -> int:
-        return sum(sum(tenancy.charged_bytes.values()) for tenancy in self._tenancies.values())
-
-    def _counted(self) -> int:
-        return sum(slot.phase in (Phase.PRESENT, Phase.LEAVING) for slot in self.slots())
+        """What breaks the accounting identity: every sum is that of the records that are here or on their way."""
+        found = list(self.slots())
+        counted = sum(slot.phase in (Phase.PRESENT, Phase.LEAVING) for slot in found)
+        by_sums = sum(usage.records for usage in self._ledger.usages(None))
+        faults = self._charges.faults([slot for slot in found if slot.phase in (Phase.WRITING, Phase.PRESENT)])
+        return faults + ([f"records: {by_sums} by the sums, {counted} by the records"] if by_sums != counted else [])
 
     def _make_room(self, change: Change, slot: Slot, quota_bytes: int | None) -> Shortage | Wait | None:
         """Choose what must go for a slot that is already charged."""
-        tenancy = self._tenancies[slot.key.tenant]
+        tenancy = self._charges.tenancy(slot.key.tenant)
         if quota_bytes is not None and tenancy.total_bytes > quota_bytes:
-            wait = self._room_to_come(tenancy.total_bytes - quota_bytes, tenant=slot.key.tenant)
+            wait = self._charges.room_to_come(tenancy.total_bytes - quota_bytes, tenant=slot.key.tenant)
             budget = self._budget([tenancy], quota_bytes)
             if wait or not self._evict_for(change, budget, lambda: tenancy.total_bytes <= quota_bytes):
                 return wait or Shortage.QUOTA
         if self.charged_bytes > self.capacity_bytes:
-            wait = self._room_to_come(self.charged_bytes - self.capacity_bytes)
-            budget = self._budget(list(self._tenancies.values()), self.capacity_bytes)
+            wait = self._charges.room_to_come(self.charged_bytes - self.capacity_bytes)
+            budget = self._budget(list(self._charges.tenancies.values()), self.capacity_bytes)
             if wait or not self._evict_for(change, budget, lambda: self.charged_bytes <= self.capacity_bytes):
                 return wait or Shortage.FULL
-        return None
-
-    def _room_to_come(self, need_bytes: int, *, tenant: str | None = None) -> Wait | None:
-        """The last change on its way, if what those on their way free beyond their own need is enough.
-
-        Without this, a burst of small records would each displace a large one while the first is still being deleted.
-        """
-        coming, last = 0, None
-        for change in self._in_flight:
-            surplus = change.surplus_bytes if tenant is None else change.tenant_surplus_bytes().get(tenant, 0)
-            coming, last = coming + surplus, change if surplus else last
-            if last is not None and coming >= need_bytes:
-                return Wait(last)
         return None
 
     def _evict_for(self, change: Change, budget: Budget, fits: Callable[[], bool]) -> bool:
@@ -248,19 +237,19 @@ class Space:
     def _displace(self, change: Change, slot: Slot, cause: Cause) -> None:
         change.removed[slot] = cause
         slot.phase = Phase.LEAVING
-        self._charge(slot, sign=-1)
+        self._charges.take(slot)
         self._shelf(slot).unlink(slot)
 
     def _reinstate(self, slot: Slot) -> None:
         slot.phase, slot.change = Phase.PRESENT, None
-        self._charge(slot)
+        self._charges.add(slot)
         self._shelf(slot).link(slot)
 
     def _retract(self, slot: Slot) -> None:
         """Undo a slot that was to be written."""
         slot.phase, slot.change = Phase.GONE, None
-        self._charge(slot, sign=-1)
-        self._tenancies[slot.key.tenant].discard(slot)
+        self._charges.take(slot)
+        self._charges.tenancy(slot.key.tenant).discard(slot)
         self._shelf(slot).unlink(slot)
         self._shelf(slot).forget(slot)
 
@@ -269,30 +258,15 @@ class Space:
             change.added.change = change
         for slot in change.removed:
             slot.change = change
-            self._tenancies[slot.key.tenant].discard(slot)
+            self._charges.tenancy(slot.key.tenant).discard(slot)
         if change:
-            self._in_flight[change] = None
-            self._count_surplus(change, sign=1)
+            self._charges.start(change)
         return change
-
-    def _settle(self, change: Change) -> None:
-        del self._in_flight[change]
-        self._count_surplus(change, sign=-1)
-
-    def _count_surplus(self, change: Change, *, sign: int) -> None:
-        self._surplus_bytes += sign * change.surplus_bytes
-        for tenant, surplus_bytes in change.tenant_surplus_bytes().items():
-            self._tenancies[tenant].surplus_bytes += sign * surplus_bytes
-
-    def _charge(self, slot: Slot, *, sign: int = 1) -> None:
-        tenancy = self._tenancies.setdefault(slot.key.tenant, Tenancy())
-        tenancy.charged_bytes[slot.key.kind] += sign * slot.charged_bytes
-        self._charged_bytes[slot.key.kind] += sign * slot.charged_bytes
 
     def _renew(self, slot: Slot) -> None:
         self._sequence += 1
         slot.sequence = self._sequence
-        self._tenancies[slot.key.tenant].append(slot)
+        self._charges.tenancy(slot.key.tenant).append(slot)
         self._ledger.moved(slot)
 
     def _may_go(self, slot: Slot) -> bool:

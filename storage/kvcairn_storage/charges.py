@@ -1,0 +1,75 @@
+"""Charges: how many bytes count, by kind and tenant, and what the changes on their way will free. Pure."""
+
+from kvcairn_protocol.layout import Kind
+from kvcairn_storage.change import Change, Wait
+from kvcairn_storage.slot import Slot
+from kvcairn_storage.tenancy import Tenancy
+
+
+class Charges:
+    """The sums of one store. What a change takes out beyond what it adds counts until it is settled."""
+
+    def __init__(self) -> None:
+        self.tenancies: dict[str, Tenancy] = {}
+        self._by_kind: dict[Kind, int] = dict.fromkeys(Kind, 0)
+        self._surplus_bytes = 0
+        self._in_flight: dict[Change, None] = {}
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything that counts against the capacity right now."""
+        return sum(self._by_kind.values()) + self._surplus_bytes
+
+    def tenancy(self, tenant: str) -> Tenancy:
+        """The tenant's own part, made when it is first asked for."""
+        return self.tenancies.setdefault(tenant, Tenancy())
+
+    def add(self, slot: Slot) -> None:
+        self._count(slot.key.tenant, slot.key.kind, slot.charged_bytes)
+
+    def take(self, slot: Slot) -> None:
+        self._count(slot.key.tenant, slot.key.kind, -slot.charged_bytes)
+
+    def start(self, change: Change) -> None:
+        """A change goes to the disk: its surplus counts from now on."""
+        self._in_flight[change] = None
+        self._count_surplus(change, sign=1)
+
+    def settle(self, change: Change) -> None:
+        """The disk has answered."""
+        del self._in_flight[change]
+        self._count_surplus(change, sign=-1)
+
+    def room_to_come(self, need_bytes: int, *, tenant: str | None = None) -> Wait | None:
+        """The last change to wait for, if those on their way free as much (of one tenant's own) beyond their own need.
+
+        Without this, a burst of small records would each displace a large one while the first is still being deleted.
+        """
+        coming_bytes = 0
+        for change in self._in_flight:
+            surplus = change.surplus_bytes if tenant is None else change.tenant_surplus_bytes().get(tenant, 0)
+            coming_bytes += surplus
+            if surplus and coming_bytes >= need_bytes:
+                return Wait(change)
+        return None
+
+    def faults(self, slots: list[Slot]) -> list[str]:
+        """What breaks the identity: all that is charged is among these slots, or surplus of a change on its way."""
+        surplus_bytes = sum(change.surplus_bytes for change in self._in_flight)
+        ordered = sum(len(order) for tenancy in self.tenancies.values() for order in tenancy.orders.values())
+        by_tenant = sum(sum(tenancy.charged_bytes.values()) for tenancy in self.tenancies.values())
+        triples = [
+            ("bytes charged", self.total_bytes, sum(slot.charged_bytes for slot in slots) + surplus_bytes),
+            ("bytes charged to tenants", by_tenant, sum(self._by_kind.values())),
+            ("records by recency", ordered, len(slots)),
+        ]
+        return [f"{name}: {sums} by the sums, {right} by the records" for name, sums, right in triples if sums != right]
+
+    def _count(self, tenant: str, kind: Kind, size_bytes: int) -> None:
+        self.tenancy(tenant).charged_bytes[kind] += size_bytes
+        self._by_kind[kind] += size_bytes
+
+    def _count_surplus(self, change: Change, *, sign: int) -> None:
+        self._surplus_bytes += sign * change.surplus_bytes
+        for tenant, surplus_bytes in change.tenant_surplus_bytes().items():
+            self.tenancies[tenant].surplus_bytes += sign * surplus_bytes
