@@ -77,8 +77,6 @@ def plan_restore(
     block = layout.block_tokens
     hit = min(history_blocks * block, usable_tokens(layout, prompt_tokens))
     state = max((s for s in state_tokens if 0 < s <= hit and s % block == 0), default=0)
-    if not layout.has_state:
-        state = hit
     replay = _replay_start(layout, hit)
     if replay > state:
         return RestorePlan(

@@ -80,7 +80,7 @@ def test_a_frame_of_another_content_size_is_refused(off: int) -> None:
 
 
 def test_a_frame_that_names_a_dictionary_is_refused() -> None:
-    samples = [TEXT[at:] + bytes([at]) for at in range(150)]
+    samples: list[bytes | bytearray | memoryview] = [TEXT[at:] + bytes([at]) for at in range(150)]
     trained = zstandard.train_dictionary(1024, samples)
     refused(zstandard.ZstdCompressor(dict_data=trained).compress(TEXT), "dictionary", raw_bytes=len(TEXT))
 

@@ -87,6 +87,12 @@ def test_escapes_and_white_space_of_the_document_do_not_count() -> None:
     assert parse_layout(escaped).fingerprint == layout().fingerprint
 
 
+HISTORY_CHANGES: list[Document] = [
+    {"name": "hca"}, {"layer": 1}, {"tokens_per_row": 8}, {"row_shape": [2, 2]}, {"dtype": "int8"},
+]  # fmt: skip
+WINDOW_CHANGES: list[Document] = [
+    {"name": "w"}, {"layer": 0}, {"rows": 4}, {"row_shape": [1, 2]}, {"dtype": "bfloat16"},
+]  # fmt: skip
 CHANGES: list[Document] = [
     {"model": "org/model@2"},
     {"chained": False},
@@ -98,13 +104,9 @@ CHANGES: list[Document] = [
     {"identity": {}},
     {"streams": [history(), window()]},
     {"streams": [history(dtype="int8"), window(), window()]},
-    *({"streams": [history(**change), window()]} for change in [
-        {"name": "hca"}, {"layer": 1}, {"tokens_per_row": 8}, {"row_shape": [2, 2]}, {"dtype": "int8"},
-    ]),
-    *({"streams": [history(), window(**change)]} for change in [
-        {"name": "w"}, {"layer": 0}, {"rows": 4}, {"row_shape": [1, 2]}, {"dtype": "bfloat16"},
-    ]),
-]  # fmt: skip
+    *({"streams": [history(**change), window()]} for change in HISTORY_CHANGES),
+    *({"streams": [history(), window(**change)]} for change in WINDOW_CHANGES),
+]
 
 
 def test_every_field_of_the_document_changes_the_fingerprint() -> None:
@@ -120,7 +122,7 @@ def test_a_window_as_long_as_the_block_leaves_no_window_record() -> None:
 def test_a_layout_cannot_be_changed() -> None:
     found: Layout = layout()
     with pytest.raises(ValueError, match="frozen"):
-        found.block_tokens = 16
+        found.block_tokens = 16  # type: ignore[misc] # what is refused here
 
 
 def test_a_segment_says_where_its_stream_lies() -> None:

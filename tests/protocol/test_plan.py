@@ -158,6 +158,11 @@ def test_only_true_window_rows_of_a_replay_are_kept() -> None:
         assert windows_to_keep(found, made, strategy) == []
 
 
+def test_of_windows_of_different_lengths_the_shortest_decides() -> None:
+    mixed = layout(replay_tokens=19, streams=[history(), window(rows=3), window(rows=2)])
+    assert windows_to_keep(plan(mixed, prompt=105, blocks=10), mixed, Full()) == [80, 88, 96]
+
+
 def test_after_a_true_state_all_is_true() -> None:
     made = layout(replay_tokens=17)
     found = plan(made, prompt=105, blocks=10, states=[72])

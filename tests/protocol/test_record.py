@@ -1,6 +1,7 @@
 """Records: round trips, and no bit of one that may change unnoticed."""
 
 import struct
+from typing import Any
 
 import pytest
 import xxhash
@@ -123,7 +124,7 @@ def test_views_and_bytearrays_read_like_bytes() -> None:
 @pytest.mark.parametrize("field", ["fingerprint", "key", "parent", "checksum"])
 @pytest.mark.parametrize("change", [-1, 1])
 def test_a_field_of_the_wrong_length_is_never_padded_or_cut(field: str, change: int) -> None:
-    fields = {"fingerprint": bytes(32), "key": bytes(32), "parent": bytes(16), "checksum": bytes(16)}
+    fields: dict[str, Any] = {"fingerprint": bytes(32), "key": bytes(32), "parent": bytes(16), "checksum": bytes(16)}
     fields[field] = bytes(len(fields[field]) + change)
     with pytest.raises(ValueError, match="have"):
         Header(kind=Kind.STATE, position=0, raw_bytes=0, stored_bytes=0, **fields)

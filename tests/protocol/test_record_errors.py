@@ -138,7 +138,7 @@ def test_a_later_block_without_a_parent() -> None:
 
 def test_an_object_of_an_unchained_layout_has_neither_position_nor_parent() -> None:
     opaque = layout(chained=False)
-    own = {"fingerprint": opaque.fingerprint, "position": 0}
+    own: dict[str, Any] = {"fingerprint": opaque.fingerprint, "position": 0}
     assert verify_record(record(**own), opaque, max_raw_bytes=8)
     assert refused(record(**(own | {"position": 8})), BadPosition, made=opaque) == "position"
     assert refused(record(**own, parent=b"p" * 16), BadParent, made=opaque) == "parent"
