@@ -222,7 +222,8 @@ def parse_layout(document: bytes | str) -> Layout:
         return Layout.model_validate_json(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "layout"
+        unnamed = "json" if first["type"] == "json_invalid" else "layout"
+        where = ".".join(str(part) for part in first["loc"]) or unnamed
         raise LayoutError(where[:MAX_RULE_CHARACTERS], first["msg"]) from None
     except (ValueError, RecursionError) as error:
         raise LayoutError("json", str(error) or "nested too deeply") from None

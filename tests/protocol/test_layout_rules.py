@@ -179,11 +179,16 @@ def test_a_name_that_stands_twice_is_refused_at_any_depth(once: str, twice: str)
 
 
 @pytest.mark.parametrize("text", [
-    b"", b"{", b"null", b"[]", b'"x"', b"\xff\xfe", b"{} {}", b"{'version': 1}", b"[" * 100_000, b'{"a":' * 100_000,
-    json.dumps(document()).encode("utf-16"), b"\xef\xbb\xbf" + json.dumps(document()).encode(),
+    b"", b"{", b"\xff\xfe", b"{} {}", b"{'version': 1}", b"[" * 100_000, b"[" * 300 + b"]" * 300, b'{"a":' * 100_000,
+    b'{"\\ud800": 1}', json.dumps(document()).encode("utf-16"), b"\xef\xbb\xbf" + json.dumps(document()).encode(),
 ])  # fmt: skip
-def test_what_is_no_json_object_is_refused(text: bytes) -> None:
-    assert refused(text)
+def test_what_is_no_json_is_refused_as_such(text: bytes) -> None:
+    assert refused(text).rule == "json"
+
+
+@pytest.mark.parametrize("text", [b"null", b"[]", b'"x"', b"1", b"NaN"])
+def test_what_is_no_object_is_refused_as_a_layout(text: bytes) -> None:
+    assert refused(text).rule == "layout"
 
 
 def test_an_error_can_be_printed_and_stays_short_whatever_the_names_are() -> None:
