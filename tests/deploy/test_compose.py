@@ -57,8 +57,9 @@ def test_every_volume_is_declared_and_every_mounted_file_exists(name: str) -> No
         assert (ROOT / source).is_file() if source.startswith("./") else source in compose()["volumes"]
 
 
-@pytest.mark.parametrize("name", [name for name, service in SERVICES.items() if "build" in service])
-def test_every_built_image_is_a_target_of_the_dockerfile(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(SERVICES.keys() - {"prometheus"}))
+def test_every_image_of_ours_is_built_from_a_target_of_the_dockerfile(name: str) -> None:
+    """All of them: Compose would look for an image without `build` in a registry, before it is built here."""
     build = SERVICES[name]["build"]
     assert build["dockerfile"] == "deploy/Dockerfile"
     assert build["target"] in dockerfile()
