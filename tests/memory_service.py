@@ -1,4 +1,4 @@
-"""An in-memory service with the client's verbs: real records, encoded and verified, in a dict. No network, no threads."""
+"""An in-memory service with the client's verbs: real records, encoded and verified, in a dict."""
 
 from collections.abc import Sequence
 
@@ -59,7 +59,7 @@ class MemoryService:
             self.records[record.kind, record.key] = header + bytes(payload)
         return StoreAnswer(stored=len(records), present=0, rejected=[])
 
-    def touch(self, layout: Layout, *, block_keys: Sequence[bytes] = (), refs: Sequence[Ref] = ()) -> int:
+    def touch(self, layout: Layout, *, block_keys: Sequence[bytes] = (), refs: Sequence[Ref] = ()) -> int:  # noqa: ARG002
         self.touched.extend(refs)
         return sum((ref.kind, ref.key) in self.records for ref in refs)
 

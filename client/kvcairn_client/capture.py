@@ -59,7 +59,7 @@ class Capture:
     """One run's capture: into the pools at once, and among the offers to the service. Holds what it publishes."""
 
     def __init__(self, pools: Pools, restored: Restored, wished: Wishes, offers: Offers) -> None:
-        self._pools, self._restored, self._wished, self._offers = pools, restored, wished, offers
+        self._pools, self._held, self._wished, self._offers = pools, restored.loaded.blocks, wished, offers
         self._layout = pools.model_cache.layout
 
     def after(self, cache: WatchedCache, tokens: range) -> None:
@@ -67,7 +67,7 @@ class Capture:
         if len(tokens) < self._layout.block_tokens:
             return
         index = tokens.start // self._layout.block_tokens
-        if index >= len(self._restored.blocks):
+        if index >= len(self._held):
             self._take_block(cache, index, tokens)
         if tokens.start in self._wished.windows:
             self._offers.add(Kind.WINDOW, index, self._window_rows(cache))
@@ -78,12 +78,12 @@ class Capture:
         payload = history_payload(self._layout.segments(Kind.HISTORY), cache.layers, tokens)
         if self._offers.is_new_block(index):
             self._offers.add(Kind.HISTORY, index, payload)
-        if index != len(self._restored.blocks):
+        if index != len(self._held):
             return
         row = self._pools.blocks.take()
         if row is not None:
             self._pools.blocks.bytes[row] = payload
-            self._restored.blocks.append(self._pools.blocks.publish_block(row, self._offers.keys, index=index))
+            self._held.append(self._pools.blocks.publish_block(row, self._offers.keys, index=index))
 
     def _take_state(self, cache: WatchedCache, index: int) -> None:
         slots = self._pools.states

@@ -67,7 +67,7 @@ class Sidecar:
     def report_use(self, keys: Sequence[bytes], restored: Restored) -> None:
         """Tell the service, in the background, what this run took from the pools instead of fetching it."""
         blocks = restored.plan.load_tokens // self._pools.model_cache.layout.block_tokens
-        if self._use is not None and blocks > restored.fetched_blocks:
+        if self._use is not None and blocks > restored.loaded.fetched_blocks:
             self._use.report(keys, blocks=blocks, state_tokens=restored.plan.state_tokens)
 
     def flush(self, timeout_seconds: float) -> bool:
@@ -81,7 +81,7 @@ class Sidecar:
     def close(self) -> None:
         """Store what waits, within a bound, and stop. A second close does nothing."""
         if self._use is not None and self._queue is not None:
-            self._use.close()
+            self._use.close(CLOSE_SECONDS)
             self._queue.close(CLOSE_SECONDS)
         if self._own is not None:
             self._own.close()

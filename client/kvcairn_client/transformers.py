@@ -110,7 +110,7 @@ class CachedPrefill:
             ids = torch.from_numpy(tokens)[None].to(self._model.device)
             logits = self._compute(ids, cache, restored.plan, capture, on_block)
         finally:
-            restored.release(self._pools)
+            restored.loaded.release()
         report = report_of(
             restored,
             block_tokens=self.layout.block_tokens,
@@ -149,14 +149,14 @@ class CachedPrefill:
     def _starting_cache(self, restored: Restored) -> WatchedCache:
         """The cache at the plan's start: replaying, from a state, or empty."""
         plan, pools = restored.plan, self._pools
-        blocks = restored.blocks[: plan.load_tokens // self.layout.block_tokens]
+        blocks = restored.loaded.blocks[: plan.load_tokens // self.layout.block_tokens]
         cache = DynamicCache(config=self._model.config)
         if plan.is_replay:
             history = gather_history(pools.model_cache, pools.blocks, blocks, tokens=plan.hit_tokens)
             cache = replay_cache(pools.model_cache, history, start=plan.start_tokens)
-        elif restored.slot is not None:
+        elif restored.loaded.slot is not None:
             cache = assemble(
-                pools.model_cache, pools.blocks, blocks, pools.states, restored.slot, position=plan.start_tokens
+                pools.model_cache, pools.blocks, blocks, pools.states, restored.loaded.slot, position=plan.start_tokens
             )
         return WatchedCache(self._model.config, cache.layers)
 

@@ -10,7 +10,7 @@ from kvcairn_client.records import Lookup, Ref
 from kvcairn_client.sessions import Pools
 from kvcairn_protocol.layout import Kind, Layout
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Service(Protocol):
@@ -38,12 +38,15 @@ class UseReporter:
         if state_tokens is not None:
             refs.append(Ref(Kind.STATE, keys[state_tokens // self._pools.model_cache.layout.block_tokens - 1]))
         self._last = self._thread.submit(self._touch, list(keys[:blocks]), refs)
+        self._last.add_done_callback(_log_failure)
 
     def flush(self, timeout_seconds: float) -> bool:
         """Wait for the report under way; False if the time ran out first."""
         return self._last is None or not wait([self._last], timeout=timeout_seconds).not_done
 
-    def close(self) -> None:
+    def close(self, timeout_seconds: float) -> None:
+        """Wait for the report under way, within a bound, and take no other."""
+        self.flush(timeout_seconds)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _touch(self, keys: list[bytes], refs: list[Ref]) -> None:
@@ -56,5 +59,12 @@ class UseReporter:
         states = [position for position in self._pools.states.positions(keys) if position not in found.state_tokens]
         records = pooled_records(self._pools, keys, first_block=found.history_blocks, states=states)
         if records:
-            log.info("the service lacks %d records of a prefix that is in use here; offering them again", len(records))
+            _log.info("the service lacks %d records of a prefix that is in use here; offering them again", len(records))
             self._queue.submit(layout, records, codec=found.codec)
+
+
+def _log_failure(report: "Future[None]") -> None:
+    """Nobody waits for a report's result, so that an error in one would pass unseen."""
+    error = None if report.cancelled() else report.exception()
+    if error is not None:
+        _log.error("telling the service what was used failed", exc_info=error)
