@@ -108,11 +108,7 @@ class StoreQueue:
 
     def _run(self) -> None:
         while batch := self._next_batch():
-            answer = _NOTHING
-            try:
-                answer = self._store(batch)
-            finally:
-                self._finish(batch, answer)
+            self._finish(batch, self._store(batch))
 
     def _next_batch(self) -> list[Item]:
         """Wait for records; an empty batch means that the queue is closed and empty."""
@@ -121,13 +117,15 @@ class StoreQueue:
             return self._records.take(at_most_bytes=BODY_BYTES)
 
     def _store(self, batch: list[Item]) -> StoreAnswer:
-        """Store one batch. Whatever goes wrong costs this batch alone: the thread must outlive it."""
+        """Store one batch. Whatever goes wrong costs this batch alone: the thread outlives even a mistake of ours."""
         first = batch[0]
         try:
             return self._target.store(first.layout, [item.record for item in batch], codec=first.codec)
-        except (KvcairnError, OSError, ValueError) as error:
+        except KvcairnError as error:
             _log.warning("%d records were not stored: %s: %s", len(batch), type(error).__name__, error)
-            return _NOTHING
+        except Exception:
+            _log.exception("%d records were not stored", len(batch))
+        return _NOTHING
 
     def _finish(self, batch: list[Item], answer: StoreAnswer) -> None:
         with self._changed:
