@@ -22,6 +22,9 @@ RECORD_TYPES = (RECORDS_TYPE, "application/octet-stream")
 GROUP_BYTES = 32 << 20
 """A group this large is committed even if it must wait for the one before it."""
 
+START_BYTES = 8 << 20
+"""What must have gathered before an idle disk is given work: a commit costs a sync, whatever it holds."""
+
 VERIFY_ON_LOOP_BYTES = 4 << 20
 """Hashing this much takes less than a hop to a thread and back, and leaves the bytes in the cache."""
 
@@ -136,7 +139,7 @@ class Upload:
         self._group.append(received)
         self._group_bytes += len(received.data)
         is_idle = self._committing is None or self._committing.done()
-        if is_idle or self._group_bytes >= GROUP_BYTES:
+        if self._group_bytes >= (START_BYTES if is_idle else GROUP_BYTES):
             await self._start_commit()
 
     async def _borrow(self, size_bytes: int) -> None:
