@@ -32,6 +32,7 @@ RECORDS_PER_READ = 16
 MAX_READERS = 1024
 SLACK_BYTES = 256 << 20
 USES_PER_WRITE = 4096
+FULL_BELOW_BYTES = 1 << 20
 Work = Callable[["lmdb.Transaction[bytes]"], object]
 _Row = tuple[bytes, bytes, Sequence[Bytes]]
 _Use = tuple[RecordKey, tuple[float, int]]
@@ -248,8 +249,13 @@ class LmdbStore(LmdbReader):
         return self._writer.submit(work, size_bytes=size_bytes)
 
     def _commit(self, works: Sequence[Work]) -> list[object]:
-        with _translated(f"{self.path} cannot be written"), self._env.begin(write=True) as txn:
-            return [work(txn) for work in works]
+        try:
+            with _translated(f"{self.path} cannot be written"), self._env.begin(write=True) as txn:
+                return [work(txn) for work in works]
+        except StoreUnreadable as error:
+            if _disk_is_full(self.path):  # LMDB calls a write that was cut short an input/output error
+                raise StoreFull(f"the file system of {self.path} is full: {error}") from error
+            raise
 
     def _make_room(self) -> None:
         """Free readers that died, and commit once: LMDB re-uses pages only two transactions after they were freed."""
@@ -286,6 +292,11 @@ def _compare(
     if entries is None:
         return [f"{describe(key)}: there is a record, but no entry"]
     return record_faults(key, unpack_entry(bytes(entries.value())), records.value())
+
+
+def _disk_is_full(path: Path) -> bool:
+    figures = os.statvfs(path)
+    return figures.f_bavail * figures.f_frsize < FULL_BELOW_BYTES
 
 
 def _document_row(table: str, name: str) -> bytes:

@@ -157,7 +157,7 @@ class Space:
             self._retract(change.added)
         for slot in reversed(change.removed):
             self._reinstate(slot)
-            self._charges.tenancy(slot.key.tenant).prepend(slot)
+            self._charges.tenancy(slot.key.tenant).restore(slot)
 
     def use(self, slots: Iterable[Slot], *, now: float, counted: bool = False) -> list[Slot]:
         """Make these, and the ancestors of blocks among them, the most recently used; returns all of them.

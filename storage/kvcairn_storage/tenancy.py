@@ -1,6 +1,7 @@
 """Tenancy: one tenant's records by recency, and what they are charged. Pure, not thread-safe."""
 
 from collections import OrderedDict
+from itertools import takewhile
 
 from kvcairn_protocol.layout import Kind
 from kvcairn_storage.slot import Slot
@@ -29,11 +30,13 @@ class Tenancy:
         order[slot] = None
         order.move_to_end(slot)
 
-    def prepend(self, slot: Slot) -> None:
-        """Put the slot at the old end of its order."""
+    def restore(self, slot: Slot) -> None:
+        """Put a slot that was to go back to the old end, behind those that were used still longer ago."""
         order = self.orders[slot.key.kind]
-        order[slot] = None
-        order.move_to_end(slot, last=False)
+        older = list(takewhile(lambda other: other.sequence < slot.sequence, order))
+        for each in (slot, *reversed(older)):
+            order[each] = None
+            order.move_to_end(each, last=False)
 
     def discard(self, slot: Slot) -> None:
         """Take the slot out of its order."""

@@ -1,0 +1,116 @@
+"""What outlives a process that is killed, and who may open a directory meanwhile. Real processes, real SIGKILL."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kvcairn_storage.errors import StoreClosed, StoreInUse
+from kvcairn_storage.integrity import is_sound
+from kvcairn_storage.lmdb import LmdbReader, LmdbStore
+from kvcairn_storage.prefixes import PrefixStore
+from kvcairn_storage.testing import SECONDS, make_put, make_record
+
+WRITER = Path(__file__).with_name("writing_process.py")
+MAP_BYTES = 1 << 30
+
+
+@contextmanager
+def writer(directory: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that stores one record after the other."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, WRITER, directory], stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+        process.stdout.close()  # type: ignore[union-attr]
+
+
+def acknowledged(process: "subprocess.Popen[str]", count: int) -> list[bytes]:
+    assert process.stdout is not None
+    return [bytes.fromhex(process.stdout.readline()) for _ in range(count)]
+
+
+def test_what_was_acknowledged_survives_a_kill_and_nothing_is_half_stored(tmp_path: Path) -> None:
+    with writer(tmp_path) as process:
+        keys = acknowledged(process, 40)
+        process.kill()
+    store = LmdbStore(tmp_path, map_bytes=MAP_BYTES)
+    assert store.check_integrity() == []
+    for key in keys:
+        record = make_record(key=key, payload=key * 4096)
+        assert store.get(record.key) == b"".join(record.data)
+    store.write([make_put(make_record(key=b"n" * 32))]).result(SECONDS)
+    store.close()
+
+
+def test_a_second_process_is_refused_and_told_who_holds_the_directory(tmp_path: Path) -> None:
+    with writer(tmp_path) as process:
+        acknowledged(process, 1)
+        with pytest.raises(StoreInUse, match=f"in use by process {process.pid};"):
+            LmdbStore(tmp_path, map_bytes=MAP_BYTES)
+    LmdbStore(tmp_path, map_bytes=MAP_BYTES).close()
+
+
+def test_checking_and_backing_up_beside_a_running_service(tmp_path: Path) -> None:
+    directory, copy = tmp_path / "data", tmp_path / "copy"
+    with writer(directory) as process:
+        keys = acknowledged(process, 30)
+        reader = LmdbReader(directory)
+        seen: list[int] = []
+        assert reader.check_integrity(seen.append) == []
+        assert sum(seen) >= 30
+        reader.backup(copy)
+        acknowledged(process, 5)
+        assert reader.count() > 30
+        reader.close()
+    store = LmdbStore(copy, map_bytes=MAP_BYTES)
+    assert store.check_integrity() == []
+    assert {key.key for key, _ in store.scan()} >= set(keys)
+    assert store.identity.generation != reader.identity.generation
+    store.close()
+
+
+def test_a_store_is_not_carried_over_a_fork(tmp_path: Path) -> None:
+    """The child is a plain fork, as a careless embedder makes one; it must get an error, never a shared map."""
+    script = (
+        "import os, sys, pathlib; from kvcairn_storage.lmdb import LmdbStore;"
+        "from kvcairn_storage.testing import make_put, make_record; from kvcairn_storage.errors import StoreClosed\n"
+        "store = LmdbStore(pathlib.Path(sys.argv[1]), map_bytes=1 << 24); put = make_put(make_record(key=bytes(32)))\n"
+        "if os.fork() == 0:\n"
+        "    refused = 0\n"
+        "    for call in (lambda: store.get(put.key), lambda: store.write([put]), store.close):\n"
+        "        try: call()\n"
+        "        except StoreClosed: refused += 1\n"
+        "    os._exit(refused)\n"
+        "print(os.waitstatus_to_exitcode(os.wait()[1])); store.write([put]).result(); store.close()"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, tmp_path],
+        capture_output=True, text=True, env=environment, timeout=SECONDS, check=True,
+    )  # fmt: skip
+    assert done.stdout == "3\n"
+
+
+def test_a_closed_store_serves_nobody_and_lets_its_directory_go(tmp_path: Path) -> None:
+    store = PrefixStore(LmdbStore(tmp_path, map_bytes=MAP_BYTES), capacity_bytes=1 << 20)
+    record = make_record(key=bytes(32))
+    store.put([record]).result(SECONDS)
+    with pytest.raises(StoreInUse, match=f"process {os.getpid()};"):
+        LmdbStore(tmp_path, map_bytes=MAP_BYTES)
+    store.close()
+    store.close()
+    with pytest.raises(StoreClosed):
+        store.get(record.key)
+    again = LmdbStore(tmp_path, map_bytes=MAP_BYTES)
+    assert is_sound(record.key, again.get(record.key) or b"")
+    again.close()
