@@ -30,7 +30,7 @@ def main(
     unknown = set(only or ()) - set(BENCHMARKS)
     if unknown:
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: known are {', '.join(BENCHMARKS)}")
-    console, figures = Console(), []
+    console, figures = Console(width=None if sys.stdout.isatty() else 140), []
     for name in only or BENCHMARKS:
         with console.status(f"{name} …"):
             figures += BENCHMARKS[name](rounds=rounds, tiny=tiny)
