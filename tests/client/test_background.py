@@ -29,7 +29,7 @@ class Gate:
         self.entered = threading.Event()
         self.batches: list[list[Outgoing]] = []
 
-    def store(self, layout: Layout, records: Sequence[Outgoing], *, codec: str = "auto") -> StoreAnswer:
+    def store(self, layout: Layout, records: Sequence[Outgoing], *, codec: str = "auto") -> StoreAnswer:  # noqa: ARG002
         self.entered.set()
         self.open.wait(WAIT)
         self.batches.append(list(records))
@@ -153,7 +153,7 @@ def test_closing_is_bounded_and_drops_what_is_left() -> None:
 
 def test_a_queue_that_was_never_used_closes_at_once() -> None:
     class Never:
-        def store(self, layout: Layout, records: Sequence[Outgoing], *, codec: str = "auto") -> StoreAnswer:
+        def store(self, layout: Layout, records: Sequence[Outgoing], *, codec: str = "auto") -> StoreAnswer:  # noqa: ARG002
             raise ServiceUnreachable("nobody was asked")
 
     queue = StoreQueue(Never())

@@ -14,7 +14,6 @@ from kvcairn_client.records import Lookup, Ref
 from kvcairn_client.testing import FakeService
 from kvcairn_protocol.errors import BadParent, BadSize
 from kvcairn_protocol.layout import Kind
-from kvcairn_protocol.messages import ServiceLimits
 
 LAYOUT = samples.layout()
 
@@ -93,13 +92,7 @@ def test_a_service_that_will_not_learn_the_layout_is_asked_twice_only(client: Cl
 
 def test_bodies_keep_to_the_service_s_limit(client: Client, service: FakeService) -> None:
     record_bytes = 128 + LAYOUT.payload_bytes(Kind.HISTORY)
-    service.shelf.limits = ServiceLimits(
-        layouts_per_tenant=1,
-        layout_bytes=1 << 18,
-        keys_per_request=4,
-        record_bytes=1 << 20,
-        body_bytes=2 * record_bytes,
-    )
+    service.shelf.limits = service.shelf.limits.model_copy(update={"body_bytes": 2 * record_bytes})
     answer = client.store(LAYOUT, samples.prompt(LAYOUT, 5), codec="raw")
     assert answer.stored == 5
     assert service.seen.count("POST /v1/records:store") == 3
@@ -172,11 +165,12 @@ def test_a_record_that_no_reader_would_accept_is_not_sent(client: Client, servic
 
 
 def test_the_token_names_the_tenant_on_both_planes(service: FakeService) -> None:
-    service.tokens = {"right"}
-    with Client(service.url, token="right") as client:
+    right, wrong = "kvc-1", "kvc-2"
+    service.tokens = {right}
+    with Client(service.url, token=right) as client:
         client.store(LAYOUT, samples.prompt(LAYOUT, 1))
         assert client.stats().records == 1
-    with Client(service.url, token="wrong") as client, pytest.raises(Unauthorized):
+    with Client(service.url, token=wrong) as client, pytest.raises(Unauthorized):
         client.stats()
 
 
