@@ -1,5 +1,6 @@
 """The client against a real service process: real LMDB, real HTTP."""
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,3 +123,21 @@ def _token(service: ServiceProcess, tenant: str) -> str:
         assert admin.put(f"/v1/tenants/{tenant}", json={}).status_code in {200, 201}
         answer: httpx.Response = admin.post(f"/v1/tenants/{tenant}/tokens")
         return str(answer.json()["token"])
+
+
+def test_a_fetch_and_a_raw_store_hold_no_copy_of_what_they_move(process: ServiceProcess) -> None:
+    layout = samples.layout("org/wide", row_bytes=1 << 20)
+    records = [samples.outgoing(layout, Kind.HISTORY, index) for index in range(0, 24, 2)]
+    wishes, buffers = samples.wanted(layout, records)
+    moved_bytes = sum(map(len, buffers))
+    with Client(process.url) as client:
+        client.register(layout)
+        tracemalloc.start()
+        try:
+            client.store(layout, records, codec="raw")
+            assert client.fetch(layout, wishes).loaded == [True] * 12
+            peak_bytes = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert [bytes(buffer) for buffer in buffers] == [record.payload for record in records]
+    assert peak_bytes < 1 << 20 < moved_bytes // 16

@@ -1,7 +1,7 @@
 """Every fault of a service costs a bounded time, raises a ClientError or gives a shorter hit, never a wrong byte."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -20,11 +20,13 @@ from kvcairn_client.failopen import FailOpen
 from kvcairn_client.faults import (
     Answer,
     Fault,
+    Step,
     answer,
     cut,
     drip,
     endless,
     flip,
+    honest,
     instead,
     late,
     problem,
@@ -287,3 +289,41 @@ def test_a_json_answer_without_an_end_is_given_up(service: FakeService, client: 
 def check_loaded_is_true(loaded: list[bool], buffers: list[bytearray]) -> None:
     for is_loaded, buffer, record in zip(loaded, buffers, RECORDS, strict=True):
         assert not is_loaded or bytes(buffer) == record.payload
+
+
+def once(fault: Fault) -> Fault:
+    """A fault that is gone after its first answer."""
+    left = [fault]
+
+    def first_then_honest(given: Answer) -> Iterator[Step]:
+        return (left.pop() if left else honest)(given)
+
+    return first_then_honest
+
+
+@pytest.mark.parametrize(("path", "verb"), [(FETCH, fetch), (LOOKUP, lookup), (STORE, store)])
+def test_a_connection_that_dies_as_it_is_used_again_is_replaced_unseen(
+    service: FakeService, client: Client, path: str, verb: Callable[[Client], None]
+) -> None:
+    client.store(LAYOUT, RECORDS)
+    client.lookup(LAYOUT, samples.keys(1))
+    service.faults[path] = once(cut(0))
+    verb(client)
+    assert service.seen.count(f"POST {path}") >= 2
+
+
+def test_a_new_connection_that_dies_is_not_tried_again(service: FakeService) -> None:
+    """Else a service that hangs up on everybody is asked twice as often."""
+    service.faults[FETCH] = cut(0)
+    with Client(service.url, budgets=samples.QUICK) as client, pytest.raises(ServiceUnreachable):
+        fetch(client)
+    assert service.seen.count(f"POST {FETCH}") == 1
+
+
+def test_no_more_than_a_few_bad_records_are_reported(service: FakeService, client: Client) -> None:
+    many = samples.prompt(LAYOUT, 20)
+    client.store(LAYOUT, many)
+    for name, record in service.shelf.records.items():
+        service.shelf.records[name] = record[:-1] + bytes([record[-1] ^ 1])
+    assert client.fetch(LAYOUT, samples.wanted(LAYOUT, many)[0]).loaded == [False] * 20
+    assert len(service.shelf.reported) == 8
