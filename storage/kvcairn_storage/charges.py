@@ -22,7 +22,10 @@ class Charges:
 
     def tenancy(self, tenant: str) -> Tenancy:
         """The tenant's own part, made when it is first asked for."""
-        return self.tenancies.setdefault(tenant, Tenancy())
+        found = self.tenancies.get(tenant)
+        if found is None:
+            found = self.tenancies[tenant] = Tenancy()
+        return found
 
     def add(self, slot: Slot) -> None:
         self._count(slot.key.tenant, slot.key.kind, slot.charged_bytes)

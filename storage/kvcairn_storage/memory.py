@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 
 from kvcairn_storage.errors import StoreClosed
 from kvcairn_storage.integrity import record_faults
@@ -20,7 +19,7 @@ class MemoryStore:
         self._closed = False
 
     def write(self, puts: Sequence[Put], deletes: Sequence[RecordKey] = ()) -> "Future[None]":
-        joined = [(put.key, replace(put.entry), b"".join(put.data)) for put in puts]
+        joined = [(put.key, put.entry.copied(), b"".join(put.data)) for put in puts]
         done: Future[None] = Future()
         with self._lock:
             if self._closed:
@@ -45,7 +44,7 @@ class MemoryStore:
     def scan(self) -> Iterator[tuple[RecordKey, Entry]]:
         with self._lock:
             self._check_open()
-            return iter([(key, replace(entry)) for key, (entry, _) in self._records.items()])
+            return iter([(key, entry.copied()) for key, (entry, _) in self._records.items()])
 
     def note_use(self, uses: Mapping[RecordKey, tuple[float, int]]) -> "Future[None]":
         done: Future[None] = Future()

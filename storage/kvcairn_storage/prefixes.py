@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 
 from kvcairn_storage.change import Cause, Change
@@ -116,7 +115,7 @@ class PrefixStore:
         """A copy of what is known of a record."""
         with self._lock:
             slot = self._space.present(key)
-            return replace(slot.entry) if slot else None
+            return slot.entry.copied() if slot else None
 
     def longest_run(self, *, tenant: str, layout: bytes, keys: Sequence[bytes], block_tokens: int) -> Run:
         """The run from the first key on in which key i stands at (i + 1) · block_tokens, and the states inside it.
@@ -131,7 +130,7 @@ class PrefixStore:
         """Keep records from being evicted or expired until the hold is released."""
         with self._lock:
             slots = [self._space.present(key) for key in keys]
-            entries = [replace(slot.entry) if slot else None for slot in slots]
+            entries = [slot.entry.copied() if slot else None for slot in slots]
             held = [slot for slot in slots if slot is not None]
             self._held_records += len(held)
             for slot in held:
@@ -259,14 +258,13 @@ class PrefixStore:
 
     def _await_writes(self, keys: Sequence[RecordKey]) -> None:
         """Wait until none of these is on its way to the disk."""
-        for key in keys:
-            settled = threading.Event()
-            with self._lock:
-                slot = self._space.find(key)
-                if slot is None or slot.change is None:
-                    continue
-                slot.change.waiters.append(settled.set)
-            settled.wait()
+        with self._lock:
+            changes = {slot.change for key in keys if (slot := self._space.find(key)) is not None and slot.change}
+            settled = [threading.Event() for _ in changes]
+            for change, event in zip(changes, settled, strict=True):
+                change.waiters.append(event.set)
+        for event in settled:
+            event.wait()
 
     def _flush_until_closed(self) -> None:
         while not self._closing.wait(FLUSH_SECONDS):

@@ -40,13 +40,13 @@ class Space:
 
     def load(self, entries: Iterable[tuple[RecordKey, Entry]]) -> None:
         """Take in what is on disk, in the order of its last use; of equal moments the deeper block is the older."""
-        slots = [Slot(key, entry, phase=Phase.PRESENT) for key, entry in entries]
+        slots = [Slot(key, entry) for key, entry in entries]
         for slot in sorted(slots, key=lambda slot: slot.entry.created):
             self._charges.add(slot)
             self._shelf(slot).link(slot)
+            self._shelf(slot).show(slot)
             self._ledger.arrived(slot)
-        for slot in sorted(slots, key=lambda slot: (slot.entry.last_used, -slot.entry.position)):
-            self._renew(slot)
+        self._renew(sorted(slots, key=lambda slot: (slot.entry.last_used, -slot.entry.position)))
 
     def shelf(self, tenant: str, layout: bytes) -> Shelf | None:
         """The records of one tenant and layout, if it ever had any."""
@@ -85,7 +85,7 @@ class Space:
         change = Change(added=slot)
         self._charges.add(slot)
         self._shelf(slot).link(slot)
-        self._renew(slot)
+        self._renew([slot])
         obstacle = self._make_room(change, slot, quota_bytes)
         if obstacle is None:
             self._start(change)
@@ -143,7 +143,8 @@ class Space:
         """The disk has it: the new record is served, what went is counted."""
         self._charges.settle(change)
         if change.added is not None:
-            change.added.phase, change.added.change = Phase.PRESENT, None
+            change.added.change = None
+            self._shelf(change.added).show(change.added)
             self._ledger.arrived(change.added)
         for slot, cause in change.removed.items():
             slot.phase, slot.change = Phase.GONE, None
@@ -164,17 +165,16 @@ class Space:
 
         counted: whether these slots (not their ancestors) have been used once more.
         """
-        by_shelf: dict[int, tuple[Shelf, list[Slot]]] = {}
+        by_shelf: dict[Shelf, list[Slot]] = {}
         for slot in slots:
-            shelf = self._shelf(slot)
-            by_shelf.setdefault(id(shelf), (shelf, []))[1].append(slot)
+            by_shelf.setdefault(self._shelf(slot), []).append(slot)
             if counted:
                 self._ledger.used(slot)
                 slot.entry.uses += 1
-        renewed = [slot for shelf, some in by_shelf.values() for slot in shelf.lineage(some)]
+        renewed = [slot for shelf, some in by_shelf.items() for slot in shelf.lineage(some)]
         for slot in renewed:
             slot.entry.last_used = max(slot.entry.last_used, now)
-            self._renew(slot)
+        self._renew(renewed)
         return renewed
 
     def usage(self, tenant: str | None = None) -> list[Usage]:
@@ -236,14 +236,15 @@ class Space:
 
     def _displace(self, change: Change, slot: Slot, cause: Cause) -> None:
         change.removed[slot] = cause
-        slot.phase = Phase.LEAVING
+        self._shelf(slot).hide(slot)
         self._charges.take(slot)
         self._shelf(slot).unlink(slot)
 
     def _reinstate(self, slot: Slot) -> None:
-        slot.phase, slot.change = Phase.PRESENT, None
+        slot.change = None
         self._charges.add(slot)
         self._shelf(slot).link(slot)
+        self._shelf(slot).show(slot)
 
     def _retract(self, slot: Slot) -> None:
         """Undo a slot that was to be written."""
@@ -263,11 +264,12 @@ class Space:
             self._charges.start(change)
         return change
 
-    def _renew(self, slot: Slot) -> None:
-        self._sequence += 1
-        slot.sequence = self._sequence
-        self._charges.tenancy(slot.key.tenant).append(slot)
-        self._ledger.moved(slot)
+    def _renew(self, slots: Iterable[Slot]) -> None:
+        """Make these the most recently used, the last of them the most recent; thousands at a time."""
+        for sequence, slot in enumerate(slots, self._sequence + 1):
+            slot.sequence = self._sequence = sequence
+            self._charges.tenancy(slot.key.tenant).append(slot)
+            self._ledger.moved(slot)
 
     def _may_go(self, slot: Slot) -> bool:
         return self._shelf(slot).may_go(slot)
