@@ -20,10 +20,11 @@ RATIOS = (0, 0, 4, 128, 4, 128)
 def make_config(ratios: tuple[int, ...] = RATIOS, **changes: Any) -> DeepseekV4Config:
     """Sizes as small as every part allows: two residual streams, a router that chooses, an indexer that drops."""
     sizes = {
-        "vocab_size": VOCABULARY, "hidden_size": 64, "moe_intermediate_size": 32, "num_attention_heads": 2,
-        "head_dim": 32, "q_lora_rank": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1,
-        "max_position_embeddings": 8192, "hc_mult": 2, "o_groups": 2, "o_lora_rank": 16, "index_n_heads": 2,
-        "index_head_dim": 16, "index_topk": 64, "sliding_window": 128, "partial_rotary_factor": 0.25,
+        "vocab_size": VOCABULARY, "hidden_size": 32, "moe_intermediate_size": 16, "num_attention_heads": 2,
+        "head_dim": 16, "q_lora_rank": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1,
+        "max_position_embeddings": 8192, "hc_mult": 2, "hc_sinkhorn_iters": 4, "o_groups": 2, "o_lora_rank": 8,
+        "index_n_heads": 2, "index_head_dim": 8, "index_topk": 64, "sliding_window": 128,
+        "partial_rotary_factor": 0.25,
     }  # fmt: skip
     return DeepseekV4Config(compress_ratios=list(ratios), num_hidden_layers=len(ratios), **{**sizes, **changes})
 
