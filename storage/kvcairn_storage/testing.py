@@ -133,7 +133,13 @@ class FaultyStore:
         return self._records.scan()
 
     def note_use(self, uses: Mapping[RecordKey, tuple[float, int]]) -> "Future[None]":
-        return self._records.note_use(uses)
+        with self._lock:
+            failure = self._failures.pop(0) if self._failures else None
+        if failure is None:
+            return self._records.note_use(uses)
+        done: Future[None] = Future()
+        done.set_exception(failure)
+        return done
 
     def check_integrity(self) -> list[str]:
         return self._records.check_integrity()

@@ -266,14 +266,13 @@ def test_a_backup_goes_only_into_an_empty_directory(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_default_capacity_is_half_of_what_is_free_and_counts_its_own_file_as_free(tmp_path: Path) -> None:
-    figures = os.statvfs(tmp_path)
-    free_bytes = figures.f_bavail * figures.f_frsize
-    missing = default_capacity_bytes(tmp_path / "not" / "there")
-    assert abs(missing - free_bytes // 2) < free_bytes // 100
-    own = tmp_path / "data.mdb"
-    own.write_bytes(b"x" * (64 << 20))
-    assert abs(default_capacity_bytes(tmp_path) - missing) < (32 << 20) + free_bytes // 1000
+def test_the_default_capacity_is_half_of_what_is_free_and_counts_its_own_file_as_free(tiny_disk: Path) -> None:
+    directory = tiny_disk / "not" / "there"
+    half_bytes = default_capacity_bytes(directory)
+    assert abs(half_bytes - (4 << 20)) < 64 << 10
+    directory.mkdir(parents=True)
+    (directory / "data.mdb").write_bytes(bytes(6 << 20))
+    assert abs(default_capacity_bytes(directory) - half_bytes) < 64 << 10
 
 
 def test_the_map_leaves_a_fifth_free_and_is_whole_pages() -> None:

@@ -63,6 +63,11 @@ def test_an_unknown_parent_is_allowed_and_may_come_later(store: PrefixStore) -> 
     assert store.longest_run(tenant="t", layout=chain[0].key.layout, keys=KEYS, block_tokens=128).history_blocks == 8
 
 
+def test_a_first_block_has_no_parent_whatever_lies_at_the_zero_key(store: PrefixStore) -> None:
+    zero = make_record(key=bytes(16) + b"z" * 16, position=256, parent=b"p" * 16)
+    assert outcomes(store, [zero, *make_chain(KEYS[:2])]) == ["stored"] * 3
+
+
 def test_a_state_and_an_unchained_record_need_no_parent(store: PrefixStore) -> None:
     chain = make_chain(KEYS[:1])
     state = make_record(key=KEYS[1], position=640, parent=KEYS[0][:16], kind=Kind.STATE)
@@ -120,6 +125,17 @@ def test_a_second_writer_of_a_key_waits_for_the_first(store: PrefixStore, disk: 
     disk.resume()
     assert first.result(SECONDS) == [(Outcome.STORED, True)]
     assert second.result(SECONDS) == [(Outcome.PRESENT, True), (Outcome.STORED, True)]
+
+
+def test_what_is_on_its_way_out_can_be_put_again(store: PrefixStore, disk: FaultyStore) -> None:
+    old = [make_record(key=bytes([200, index]) * 16) for index in range(100)]
+    outcomes(store, old)
+    disk.pause()
+    first, again = store.put([make_record(key=KEYS[0])]), store.put(old[:1])
+    assert not again.done()
+    disk.resume()
+    assert first.result(SECONDS) == again.result(SECONDS) == [(Outcome.STORED, True)]
+    assert store.exists([old[0].key, old[1].key]) == [True, False]
 
 
 def test_a_second_writer_tries_itself_where_the_first_failed(store: PrefixStore, disk: FaultyStore) -> None:

@@ -1,5 +1,7 @@
 """Uses, idle time, deletion and quarantine; and what each leaves behind."""
 
+from concurrent.futures import ThreadPoolExecutor, wait
+
 import pytest
 
 from kvcairn_protocol.layout import Kind
@@ -99,9 +101,12 @@ def test_dropping_takes_a_layout_or_a_whole_tenant_and_nobody_else(store: Prefix
 def test_dropping_waits_for_what_is_being_written(store: PrefixStore, disk: FaultyStore) -> None:
     disk.pause()
     done = store.put(CHAIN)
-    done.add_done_callback(lambda _: None)
-    disk.resume()
-    assert store.drop(tenant="t") == 6
+    with ThreadPoolExecutor(1) as pool:
+        dropped = pool.submit(store.drop, tenant="t")
+        wait([dropped], timeout=0.1)
+        disk.resume()
+        assert dropped.result(SECONDS) == 6
+    assert {str(result.outcome) for result in done.result(SECONDS)} == {"stored"}
     assert store.exists(HISTORY_KEYS) == [False] * 6
 
 
@@ -171,6 +176,9 @@ def test_the_recency_of_uses_is_written_and_not_lost_where_the_disk_refuses(
     store.put(CHAIN).result(SECONDS)
     clock.advance(10)
     store.touch(HISTORY_KEYS[4:5])
+    disk.fail_writes(StoreUnreadable("broken"))
+    with pytest.raises(StoreUnreadable):
+        store.flush_uses()
     store.flush_uses()
     on_disk = dict(disk.scan())
     assert [on_disk[key].last_used == clock.now for key in HISTORY_KEYS] == [True] * 5 + [False]
