@@ -90,8 +90,11 @@ def plan_restore(
 
 
 def _replay_start(layout: Layout, hit_tokens: int) -> int:
-    """Where a replay starts so that the state at the hit is true: at a block end, where the original was cut, too."""
-    if layout.replay_tokens is None:
+    """Where a replay starts so that the state at the hit is true: at a block end, where the original was cut, too.
+
+    No state is rebuilt by replaying nothing: a layout that has one and says 0 is taken for one that says null.
+    """
+    if layout.replay_tokens is None or (layout.has_state and not layout.replay_tokens):
         return 0
     return max(0, (hit_tokens - layout.replay_tokens) // layout.block_tokens * layout.block_tokens)
 

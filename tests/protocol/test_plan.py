@@ -113,6 +113,11 @@ def test_what_cannot_be_replayed_starts_over_without_a_state() -> None:
     assert (found.hit_tokens, found.replayed_tokens, found.is_replay) == (80, 80, False)
 
 
+def test_a_state_is_never_rebuilt_by_replaying_nothing() -> None:
+    found = plan(layout(replay_tokens=0), prompt=81, blocks=10)
+    assert step(found) == step(plan(layout(replay_tokens=None), prompt=81, blocks=10))
+
+
 def test_history_alone_restores_at_the_hit() -> None:
     found = plan(layout(replay_tokens=0, streams=[history()]), prompt=81, blocks=10)
     assert step(found) == (80, 80, None)
