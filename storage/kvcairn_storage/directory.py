@@ -14,6 +14,7 @@ from typing import NamedTuple
 from kvcairn_storage.errors import StoreInUse, StoreUnreadable, UnknownFormat
 
 FORMAT = 1
+FULL_BELOW_BYTES = 1 << 20
 FORMAT_NAME, LOCK_NAME, DATA_NAME = "kvcairn.json", "kvcairn.lock", "data.mdb"
 
 
@@ -113,6 +114,12 @@ def _lock(path: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def is_full(path: Path) -> bool:
+    """Whether the file system has next to nothing left."""
+    figures = os.statvfs(path)
+    return figures.f_bavail * figures.f_frsize < FULL_BELOW_BYTES
 
 
 def default_capacity_bytes(directory: Path) -> int:

@@ -1,7 +1,10 @@
 """Whether stored bytes are the record that their key and entry say, and what is wrong if not. Pure."""
 
+import struct
+
 from kvcairn_protocol.errors import RecordError
 from kvcairn_protocol.record import HEADER_BYTES, Header, check_asked, check_payload, parse_header
+from kvcairn_storage.rows import unpack_entry, unpack_key
 from kvcairn_storage.store import Bytes, Entry, RecordKey
 
 
@@ -32,6 +35,20 @@ def record_faults(key: RecordKey, entry: Entry, data: Bytes) -> list[str]:
         for field, found, kept in pairs
         if found != kept
     ]
+
+
+def row_faults(row: bytes, record: Bytes | None, entry: Bytes | None) -> list[str]:
+    """What is wrong with one row of the two tables, None where it is in the other alone."""
+    try:
+        key = unpack_key(row)
+        known = unpack_entry(bytes(entry)) if entry is not None else None
+    except (ValueError, IndexError, struct.error) as error:
+        return [f"row {row.hex()} holds no record key, or its entry no entry: {error}"]
+    if record is None:
+        return [f"{describe(key)}: there is an entry, but no record"]
+    if known is None:
+        return [f"{describe(key)}: there is a record, but no entry"]
+    return record_faults(key, known, record)
 
 
 def describe(key: RecordKey) -> str:

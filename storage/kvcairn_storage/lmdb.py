@@ -18,9 +18,9 @@ from pathlib import Path
 import lmdb
 
 from kvcairn_storage.allocator import keep_freed_memory
-from kvcairn_storage.directory import DATA_NAME, DataDirectory, create_identity, read_identity, sync_directory
+from kvcairn_storage.directory import DATA_NAME, DataDirectory, create_identity, is_full, read_identity, sync_directory
 from kvcairn_storage.errors import StorageError, StoreClosed, StoreFull, StoreUnreadable
-from kvcairn_storage.integrity import describe, record_faults
+from kvcairn_storage.integrity import row_faults
 from kvcairn_storage.rows import pack_entry, pack_key, unpack_entry, unpack_key
 from kvcairn_storage.store import Bytes, Entry, Put, RecordKey
 from kvcairn_storage.writer import GroupWriter
@@ -32,7 +32,6 @@ RECORDS_PER_READ = 16
 MAX_READERS = 1024
 SLACK_BYTES = 256 << 20
 USES_PER_WRITE = 4096
-FULL_BELOW_BYTES = 1 << 20
 Work = Callable[["lmdb.Transaction[bytes]"], object]
 _Row = tuple[bytes, bytes, Sequence[Bytes]]
 _Use = tuple[RecordKey, tuple[float, int]]
@@ -117,10 +116,11 @@ class LmdbReader:
             row = min((row for row in rows if row), default=None)
             if row is None:
                 return faults, None, read
-            faults += _compare(row, records if rows[0] == row else None, entries if rows[1] == row else None)
+            here = [cursor if own == row else None for cursor, own in zip((records, entries), rows, strict=True)]
+            faults += row_faults(row, *(cursor.value() if cursor else None for cursor in here))
             start = row + b"\0"
-            for cursor, own in zip((records, entries), rows, strict=True):
-                if own == row:
+            for cursor in here:
+                if cursor:
                     cursor.next()
         return faults, start, RECORDS_PER_READ
 
@@ -225,7 +225,8 @@ class LmdbStore(LmdbReader):
         return self._submit(partial(self._apply, rows, gone), size_bytes=size_bytes)
 
     def note_use(self, uses: Mapping[RecordKey, tuple[float, int]]) -> "Future[None]":
-        self._env.reader_check()
+        with self._map_in_use():
+            self._env.reader_check()
         items = list(uses.items())
         batches = [items[start : start + USES_PER_WRITE] for start in range(0, len(items), USES_PER_WRITE)] or [[]]
         return [self._submit(partial(self._apply_uses, batch), size_bytes=0) for batch in batches][-1]
@@ -253,13 +254,14 @@ class LmdbStore(LmdbReader):
             with _translated(f"{self.path} cannot be written"), self._env.begin(write=True) as txn:
                 return [work(txn) for work in works]
         except StoreUnreadable as error:
-            if _disk_is_full(self.path):  # LMDB calls a write that was cut short an input/output error
+            if is_full(self.path):  # LMDB calls a write that was cut short an input/output error
                 raise StoreFull(f"the file system of {self.path} is full: {error}") from error
             raise
 
     def _make_room(self) -> None:
         """Free readers that died, and commit once: LMDB re-uses pages only two transactions after they were freed."""
-        self._env.reader_check()
+        with self._map_in_use():
+            self._env.reader_check()
         self._commit([lambda txn: txn.put(b"tick", os.urandom(8), db=self._meta)])
 
     def _apply(self, puts: Sequence[_Row], deletes: Sequence[bytes], txn: "lmdb.Transaction[bytes]") -> None:
@@ -278,25 +280,6 @@ class LmdbStore(LmdbReader):
                 entry = unpack_entry(found)
                 entry.last_used, entry.uses = last_used, count
                 txn.put(row, pack_entry(entry), db=self._entries)
-
-
-def _compare(
-    row: bytes, records: "lmdb.Cursor[memoryview[int]] | None", entries: "lmdb.Cursor[memoryview[int]] | None"
-) -> list[str]:
-    try:
-        key = unpack_key(row)
-    except Exception as error:  # a row may hold anything if the disk went wrong
-        return [f"row {row.hex()} is no record key: {error}"]
-    if records is None:
-        return [f"{describe(key)}: there is an entry, but no record"]
-    if entries is None:
-        return [f"{describe(key)}: there is a record, but no entry"]
-    return record_faults(key, unpack_entry(bytes(entries.value())), records.value())
-
-
-def _disk_is_full(path: Path) -> bool:
-    figures = os.statvfs(path)
-    return figures.f_bavail * figures.f_frsize < FULL_BELOW_BYTES
 
 
 def _document_row(table: str, name: str) -> bytes:

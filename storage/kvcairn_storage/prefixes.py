@@ -172,14 +172,17 @@ class PrefixStore:
         """Read a record again; if it is bad or unreadable, delete and count it, so that the next store replaces it.
 
         Returns whether it was bad. verify: a further check of the bytes, True if they are good; by default and before
-        it, the header must be this key's and the checksum must hold.
+        it, the header must be this key's and the checksum must hold. Where the disk refuses to delete it, that error is
+        raised, and the record is served no more all the same.
         """
         with self._lock:
-            if self._space.present(key) is None:
-                return False
-        if self._is_good(key, verify):
+            slot = self._space.present(key)
+        if slot is None or self._is_good(key, verify):
             return False
-        return self._remove_now([key], Cause.QUARANTINED) == 1
+        with self._lock:
+            still_there = [slot] if slot.phase is Phase.PRESENT else []
+            change = self._space.remove(still_there, Cause.QUARANTINED)
+        return self._carry_out(change) == 1
 
     def usage(self, tenant: str | None = None) -> list[Usage]:
         """Totals by tenant, layout and kind, of one tenant or all."""
@@ -212,8 +215,10 @@ class PrefixStore:
         self._closing.set()
         self._flusher.join()
         self._putter.close()
-        self.flush_uses()
-        self._records.close()
+        try:
+            self.flush_uses()
+        finally:
+            self._records.close()
 
     def _let_go(self, held: list[Slot]) -> None:
         with self._lock:

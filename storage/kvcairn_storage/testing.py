@@ -1,4 +1,4 @@
-"""For whoever writes a store: the contract that each must keep, fakes, and records made on the spot. Needs no pytest.
+"""For whoever writes a store: the contract that each must keep, and what tests of one need. Needs no pytest.
 
 class TestMyStore(RecordStoreContract):
     @pytest.fixture
@@ -9,161 +9,28 @@ class TestMyStore(RecordStoreContract):
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvcairn_protocol.layout import Kind
-from kvcairn_protocol.record import HEADER_BYTES, Header
+from kvcairn_protocol.record import HEADER_BYTES
 from kvcairn_storage.errors import StoreClosed
-from kvcairn_storage.puts import NewRecord
-from kvcairn_storage.store import Bytes, DocumentStore, Entry, Put, RecordKey, RecordStore
+from kvcairn_storage.faulty import FaultyStore
+from kvcairn_storage.samples import LAYOUT, SECONDS, ManualClock, make_chain, make_put, make_record, make_state
+from kvcairn_storage.store import Bytes, DocumentStore, Put, RecordKey, RecordStore
 
-LAYOUT = bytes(range(32))
-SECONDS = 30
-
-
-class ManualClock:
-    """Seconds that pass only when told to."""
-
-    def __init__(self, now: float = 1_000_000.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
-
-
-def make_record(  # noqa: PLR0913 - a record has that many parts, and each has a default
-    *,
-    key: bytes,
-    position: int = 128,
-    parent: bytes = bytes(16),
-    kind: Kind = Kind.HISTORY,
-    tenant: str = "t",
-    layout: bytes = LAYOUT,
-    block_tokens: int = 128,
-    payload: bytes = b"payload",
-) -> NewRecord:
-    """A whole, sealed record with codec raw."""
-    header = Header(
-        kind=kind, position=position, raw_bytes=len(payload), stored_bytes=len(payload),
-        fingerprint=layout, key=key, parent=parent,
-    ).sealed(payload)  # fmt: skip
-    return NewRecord(tenant, header, block_tokens, [header.pack(), payload])
-
-
-def make_chain(keys: Sequence[bytes], *, tenant: str = "t", payload: bytes = b"payload") -> list[NewRecord]:
-    """History blocks of 128 tokens that follow each other."""
-    parents = [bytes(16), *(key[:16] for key in keys)]
-    return [
-        make_record(key=key, position=(index + 1) * 128, parent=parents[index], tenant=tenant, payload=payload)
-        for index, key in enumerate(keys)
-    ]
-
-
-def make_state(block: NewRecord, *, kind: Kind = Kind.STATE, payload: bytes = b"state") -> NewRecord:
-    """A state or window record at a block's key."""
-    header = block.header
-    return make_record(
-        key=header.key, position=header.position, parent=header.parent, kind=kind, tenant=block.tenant, payload=payload
-    )
-
-
-def make_put(record: NewRecord, *, now: float = 0.0) -> Put:
-    """The same record as a RecordStore takes it."""
-    header = record.header
-    entry = Entry(
-        position=header.position, parent=header.parent, block_tokens=record.block_tokens, raw_bytes=header.raw_bytes,
-        stored_bytes=header.stored_bytes, created=now, last_used=now,
-    )  # fmt: skip
-    return Put(record.key, entry, record.data)
-
-
-class FaultyStore:
-    """A RecordStore around another whose disk can be made to fail, to hesitate, or to forget bits. Thread-safe."""
-
-    def __init__(self, records: RecordStore) -> None:
-        self._records = records
-        self._lock = threading.Lock()
-        self._failures: list[BaseException] = []
-        self._waiting: list[tuple[Sequence[Put], Sequence[RecordKey], Future[None]]] | None = None
-
-    def fail_writes(self, *errors: BaseException) -> None:
-        """Let the next writes fail, one error each."""
-        with self._lock:
-            self._failures.extend(errors)
-
-    def pause(self) -> None:
-        """Keep writes waiting, in order, until `resume`."""
-        with self._lock:
-            self._waiting = self._waiting or []
-
-    def resume(self) -> None:
-        with self._lock:
-            waiting, self._waiting = self._waiting or [], None
-        for puts, deletes, done in waiting:
-            self._pass_on(puts, deletes, done)
-
-    def corrupt(self, key: RecordKey) -> None:
-        """Flip the last bit of a stored record."""
-        data = bytearray(self._records.get(key) or b"")
-        data[-1] ^= 1
-        entry = dict(self._records.scan())[key]
-        self._records.write([Put(key, entry, [data])]).result(SECONDS)
-
-    def write(self, puts: Sequence[Put], deletes: Sequence[RecordKey] = ()) -> "Future[None]":
-        done: Future[None] = Future()
-        with self._lock:
-            if self._waiting is not None:
-                self._waiting.append((puts, deletes, done))
-                return done
-        self._pass_on(puts, deletes, done)
-        return done
-
-    def get(self, key: RecordKey) -> bytes | None:
-        return self._records.get(key)
-
-    def warm(self, keys: Iterable[RecordKey]) -> None:
-        self._records.warm(keys)
-
-    def scan(self) -> Iterator[tuple[RecordKey, Entry]]:
-        return self._records.scan()
-
-    def note_use(self, uses: Mapping[RecordKey, tuple[float, int]]) -> "Future[None]":
-        with self._lock:
-            failure = self._failures.pop(0) if self._failures else None
-        if failure is None:
-            return self._records.note_use(uses)
-        done: Future[None] = Future()
-        done.set_exception(failure)
-        return done
-
-    def check_integrity(self) -> list[str]:
-        return self._records.check_integrity()
-
-    def close(self) -> None:
-        self.resume()
-        self._records.close()
-
-    def _pass_on(self, puts: Sequence[Put], deletes: Sequence[RecordKey], done: "Future[None]") -> None:
-        with self._lock:
-            failure = self._failures.pop(0) if self._failures else None
-        if failure is not None:
-            done.set_exception(failure)
-            return
-        written = self._records.write(puts, deletes)
-        written.add_done_callback(lambda _: _copy_outcome(written, done))
-
-
-def _copy_outcome(source: "Future[None]", target: "Future[None]") -> None:
-    error = source.exception()
-    if error is None:
-        target.set_result(None)
-    else:
-        target.set_exception(error)
+__all__ = [
+    "LAYOUT",
+    "SECONDS",
+    "DocumentStoreContract",
+    "FaultyStore",
+    "ManualClock",
+    "RecordStoreContract",
+    "make_chain",
+    "make_put",
+    "make_record",
+    "make_state",
+]
 
 
 @dataclass(frozen=True)
