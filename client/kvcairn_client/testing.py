@@ -153,6 +153,8 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accept; the TLS handshake is the handler's first read, so that a slow one holds nobody up."""
         connection, peer = super().get_request()
+        if self.address_family == socket.AF_INET:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.accepted += 1
         if self._tls is None:
             return connection, peer

@@ -1,11 +1,13 @@
 """Every fault of a service costs a bounded time, raises a ClientError or gives a shorter hit, never a wrong byte."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 import client_samples as samples
+from kvcairn_client.budgets import Budgets
 from kvcairn_client.client import Client
 from kvcairn_client.errors import (
     BadAnswer,
@@ -20,6 +22,7 @@ from kvcairn_client.failopen import FailOpen
 from kvcairn_client.faults import (
     Answer,
     Fault,
+    Pause,
     Step,
     answer,
     cut,
@@ -255,6 +258,38 @@ def test_bytes_that_follow_an_answer_never_reach_the_next_one(service: FakeServi
         check_loaded_is_true(result.loaded, buffers)
 
 
+def test_a_connection_whose_answer_has_not_ended_is_not_used_again(service: FakeService, client: Client) -> None:
+    client.store(LAYOUT, RECORDS)
+
+    def promises_more(given: Answer) -> Iterator[Step]:
+        yield f"{HEAD}Content-Length: {len(given.body) + 1}\r\n\r\n".encode() + given.body
+        yield Pause(30)
+
+    service.faults[FETCH] = promises_more
+    for _ in range(2):
+        assert client.fetch(LAYOUT, samples.wanted(LAYOUT, RECORDS)[0]).loaded == [True] * 5
+    del service.faults[FETCH]
+    assert client.fetch(LAYOUT, samples.wanted(LAYOUT, RECORDS)[0]).loaded == [True] * 5
+
+
+def test_bytes_that_come_to_an_idle_connection_are_not_taken_for_an_answer(
+    service: FakeService, client: Client
+) -> None:
+    client.store(LAYOUT, RECORDS)
+    sent = threading.Event()
+
+    def speaks_unasked(given: Answer) -> Iterator[Step]:
+        yield given.head + given.body
+        yield b"HTTP/1.1 507 Insufficient Storage\r\nContent-Length: 0\r\n\r\n"
+        sent.set()
+
+    service.faults[FETCH] = speaks_unasked
+    for _ in range(2):
+        sent.clear()
+        assert client.fetch(LAYOUT, samples.wanted(LAYOUT, RECORDS)[0]).loaded == [True] * 5
+        assert sent.wait(10)
+
+
 def test_a_chunked_answer_is_read_as_well(service: FakeService, client: Client) -> None:
     client.store(LAYOUT, RECORDS)
     whole = b"".join(service.shelf.records[(LAYOUT.fingerprint, r.kind, r.key)] for r in RECORDS)
@@ -279,10 +314,10 @@ def test_an_answer_that_comes_before_the_body_is_sent_is_read(
         assert caught.value.retry_after_seconds == 3
 
 
-def test_a_json_answer_without_an_end_is_given_up(service: FakeService, client: Client) -> None:
-    client.register(LAYOUT)
+def test_a_json_answer_without_an_end_is_given_up(service: FakeService) -> None:
     service.faults[LOOKUP] = endless(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n", b" " * 65536)
-    with pytest.raises((BadAnswer, BudgetExceeded)):
+    patient = Budgets(control_seconds=60)
+    with Client(service.url, budgets=patient) as client, pytest.raises(BadAnswer, match="at most"):
         lookup(client)
 
 

@@ -13,7 +13,7 @@ from kvcairn_client.outgoing import bodies
 from kvcairn_client.receive import Outcome, Receiver, Tally
 from kvcairn_client.records import FetchResult
 from kvcairn_protocol.layout import Kind
-from kvcairn_protocol.record import HEADER_BYTES, missing_record
+from kvcairn_protocol.record import HEADER_BYTES, Header, missing_record
 
 LAYOUT = samples.layout(row_bytes=64)
 RECORDS = [*samples.prompt(LAYOUT, 3, states=[2]), samples.outgoing(LAYOUT, Kind.WINDOW, 1)]
@@ -177,3 +177,30 @@ def test_compressed_records_pass_through_one_scratch_buffer() -> None:
     finally:
         tracemalloc.stop()
     assert peak_bytes < 4 * len(target) < len(data)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"raw_bytes": 64, "stored_bytes": 64},
+        {"position": 9},
+        {"position": 0, "parent": bytes(16)},
+        {"parent": b"p" * 16},
+        {"fingerprint": bytes(32)},
+        {"key": bytes(32)},
+        {"kind": Kind.STATE},
+    ],
+    ids=str,
+)
+def test_a_record_with_a_true_checksum_must_still_fit_the_layout(changes: dict[str, object]) -> None:
+    """Position None is a reader's right: what the record claims must then be possible all the same."""
+    record = RECORDS[0]
+    size_bytes = len(record.payload)
+    fields = {
+        "kind": record.kind, "position": record.position, "raw_bytes": size_bytes, "stored_bytes": size_bytes,
+        "fingerprint": LAYOUT.fingerprint, "key": record.key, "parent": record.parent, **changes,
+    }  # fmt: skip
+    payload = bytes(record.payload)[: int(fields["stored_bytes"])]  # type: ignore[call-overload]
+    travelling = Header(**fields).sealed(payload).pack() + payload  # type: ignore[arg-type]
+    wish = samples.wanted(LAYOUT, RECORDS)[0][0]._replace(position=None)
+    assert Receiver(LAYOUT).receive(Bytes(travelling), wish) is Outcome.BAD

@@ -134,7 +134,7 @@ def test_a_port_that_accepts_nobody_costs_connect_seconds() -> None:
         started = time.monotonic()
         with pytest.raises(BudgetExceeded, match="connect_seconds"):
             endpoint.connect(Deadline(60, budget="fetch_seconds"))
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 6
         for filler in fillers:
             filler.close()
 

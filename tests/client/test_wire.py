@@ -109,6 +109,15 @@ def test_silence_ends_a_call_before_its_deadline(ends: Ends) -> None:
     assert time.monotonic() - started < 30
 
 
+def test_a_deadline_ends_a_silence_before_it_is_a_stall(ends: Ends) -> None:
+    wire, _ = ends
+    wire.arm(Deadline(0.05, budget="test_seconds"), stall_seconds=60)
+    started = time.monotonic()
+    with pytest.raises(BudgetExceeded, match="test_seconds"):
+        wire.recv_into(bytearray(1))
+    assert time.monotonic() - started < 30
+
+
 def test_a_flood_ends_with_the_deadline_although_nothing_waits() -> None:
     """The clock jumps: not a single wait happens between the first byte and the deadline."""
     mine, theirs = socket.socketpair()

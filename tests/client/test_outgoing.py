@@ -1,0 +1,53 @@
+"""Bodies to store: split at a limit, encoded when their turn comes, never copied where raw."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import client_samples as samples
+from kvcairn_client.outgoing import BODY_BYTES, added, bodies
+from kvcairn_protocol.errors import BadSize
+from kvcairn_protocol.layout import Kind
+from kvcairn_protocol.messages import Rejected, StoreAnswer
+from kvcairn_protocol.record import HEADER_BYTES
+
+LAYOUT = samples.layout()
+RECORD_BYTES = HEADER_BYTES + LAYOUT.payload_bytes(Kind.HISTORY)
+
+
+@given(st.integers(0, 12), st.integers(1, 5 * RECORD_BYTES))
+def test_every_record_goes_once_in_order_within_the_limit(count: int, limit_bytes: int) -> None:
+    records = samples.prompt(LAYOUT, count)
+    found = list(bodies(LAYOUT, records, "raw", limit_bytes=limit_bytes))
+    assert [body.first for body in found] == [sum(b.records for b in found[:i]) for i in range(len(found))]
+    assert sum(body.records for body in found) == count
+    for body in found:
+        assert body.size_bytes == sum(map(len, body.parts)) == body.records * RECORD_BYTES
+        assert body.size_bytes <= limit_bytes or body.records == 1
+    sent = [bytes(part) for body in found for part in body.parts[1::2]]
+    assert sent == [record.payload for record in records]
+
+
+def test_a_raw_payload_is_sent_from_where_it_lies() -> None:
+    record = samples.outgoing(LAYOUT, Kind.HISTORY, 0)
+    payload = bytearray(record.payload)
+    (body,) = bodies(LAYOUT, [record._replace(payload=payload)], "raw", limit_bytes=BODY_BYTES)
+    payload[0] ^= 1
+    assert bytes(body.parts[1])[0] == payload[0]
+
+
+def test_bodies_before_a_bad_record_are_yielded_before_it_is_looked_at() -> None:
+    records = samples.prompt(LAYOUT, 3)
+    records[2] = records[2]._replace(payload=b"short")
+    stream = bodies(LAYOUT, records, "raw", limit_bytes=RECORD_BYTES)
+    assert next(stream).first == 0
+    with pytest.raises(BadSize):
+        list(stream)
+
+
+def test_indices_of_later_bodies_count_from_the_first_record() -> None:
+    first = StoreAnswer(stored=2, present=1, rejected=[Rejected(index=0, key=None, reason="framing")])
+    second = StoreAnswer(stored=1, present=2, rejected=[Rejected(index=1, key="ab", reason="quota")])
+    total = added(first, second, first=4)
+    assert (total.stored, total.present) == (3, 3)
+    assert [(each.index, each.reason) for each in total.rejected] == [(0, "framing"), (5, "quota")]
