@@ -38,7 +38,7 @@ def seconds(duration: str) -> int:
 def test_the_file_obeys_the_compose_specification() -> None:
     vendored = resources.files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json"
     schema = json.loads(vendored.read_text())
-    jsonschema.Draft7Validator(schema).validate(compose())
+    jsonschema.validators.validator_for(schema)(schema).validate(compose())
 
 
 @pytest.mark.parametrize("name", SERVICES)
