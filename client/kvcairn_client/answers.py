@@ -1,6 +1,7 @@
 """What a status means: the one table from HTTP to this package's errors. Pure."""
 
 from http import HTTPStatus
+from http.client import responses
 
 from pydantic import ValidationError
 
@@ -54,7 +55,7 @@ def _problem(body: bytes) -> Problem | None:
 def _detail(status: int, problem: Problem | None) -> str:
     if problem is not None:
         return f"{problem.title}: {problem.detail}"
-    return HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "(no reason given)"
+    return responses.get(status, "(no reason given)")
 
 
 def _retry_after_seconds(value: str | None) -> float | None:

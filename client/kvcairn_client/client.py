@@ -123,7 +123,8 @@ class Client:
         self._registry.register(layout, self._within_control(deadline))
         limit_bytes = self._registry.limits(self._within_control(deadline)).body_bytes
         for body in bodies(layout, records, codec, limit_bytes=limit_bytes):
-            total = added(total, self._store_body(layout, body, deadline), first=body.first)
+            call = partial(self._store_body, layout, body, deadline)
+            total = added(total, self._registry.with_layout(layout, deadline, call), first=body.first)
         return total
 
     def touch(self, layout: Layout, *, block_keys: Sequence[bytes] = (), refs: Sequence[Ref] = ()) -> int:

@@ -16,7 +16,7 @@
         └── PoolExhausted      every row of a pool is held by a session; closing one helps
 
 Errors of sockets, TLS, http.client and httpcore are mapped to these at the border where each of them is called, in
-wire.py, exchange.py and control.py; none of them reaches a caller.
+wire.py, connect.py, exchange.py and deadline_transport.py; none of them reaches a caller.
 """
 
 from typing import ClassVar
