@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from kvcairn_client.errors import ServiceUnreachable
 from kvcairn_client.records import FetchResult, Lookup, Outgoing, Ref, Wanted
 from kvcairn_protocol.codec import CodecName, decode_into, encode
 from kvcairn_protocol.layout import Kind, Layout
@@ -13,13 +14,19 @@ LARGEST = 64 << 20
 
 
 class MemoryService:
-    """Takes and gives what the real one does; `lost` names records that vanish between a lookup and a fetch."""
+    """Takes and gives what the real one does, and fails on demand.
+
+    lost: records that vanish between a lookup and a fetch. cut_after: records that a fetch sends before it breaks off.
+    What does not arrive leaves garbage in its target, as a transfer that failed its checksum does.
+    """
 
     def __init__(self, strategy: Full | Periodic | Zero | Anchored | None = None, codec: CodecName = "auto") -> None:
         self.strategy, self.codec = strategy or Anchored(), codec
         self.records: dict[tuple[Kind, bytes], bytes] = {}
         self.lost: set[tuple[Kind, bytes]] = set()
+        self.cut_after: int | None = None
         self.lookups: list[int] = []
+        self.fetches = 0
         self.fetched: list[Ref] = []
         self.touched: list[Ref] = []
         self.offered: list[Outgoing] = []
@@ -36,8 +43,15 @@ class MemoryService:
         )  # fmt: skip
 
     def fetch(self, layout: Layout, wanted: Sequence[Wanted]) -> FetchResult:
-        loaded = [self._fetch_one(layout, record) for record in wanted]
-        return FetchResult(loaded=loaded, bytes_received=sum(len(record.target) for record in wanted))
+        self.fetches += 1
+        for record in wanted:
+            record.target[:] = b"\xaa" * len(record.target)
+        sent = wanted if self.cut_after is None else wanted[: self.cut_after]
+        loaded = [self._fetch_one(layout, record) for record in sent]
+        loaded += [False] * (len(wanted) - len(sent))
+        fault = ServiceUnreachable("the connection broke") if len(sent) < len(wanted) else None
+        received = sum(len(record.target) for record in sent)
+        return FetchResult(loaded=loaded, bytes_received=received, fault=fault)
 
     def _fetch_one(self, layout: Layout, wanted: Wanted) -> bool:
         record = self.records.get((wanted.kind, wanted.key))

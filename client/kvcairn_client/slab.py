@@ -92,6 +92,8 @@ class Slab:
     def release(self, row: int) -> None:
         """Give up one reference. Without any left, a published row turns idle and another one unused."""
         with self._lock:
+            if row not in self._references:
+                raise ValueError(f"row {row} is released more often than it was held")
             self._references[row] -= 1
             if self._references[row] > 0:
                 return
@@ -120,7 +122,7 @@ class Slab:
         """Every row is in exactly one of the three conditions, and the counts agree; AssertionError if not."""
         with self._lock:
             held, idle, unused = set(self._references), set(self._idle), set(self._unused)
-            _require(len(held) + len(idle) + len(unused) == self.capacity, "held + idle + unused == capacity")
+            _require(len(held) + len(idle) + len(self._unused) == self.capacity, "held + idle + unused == capacity")
             _require(held | idle | unused == set(range(self.capacity)), "every row is in one of the three")
             _require(all(count > 0 for count in self._references.values()), "a held row has a reference")
             _require(idle <= set(self._key_of), "an idle row has a key")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from serving import ServiceProcess, running_service
-from tiny_models import RATIOS, Oracle, differences, feed, make_model, make_prompt, same_bits, uninterrupted
 
 from kvcairn_client.transformers import CachedPrefill
 from kvcairn_protocol.plan import plan_restore
+from serving import ServiceProcess, running_service
+from tiny_models import RATIOS, Oracle, differences, feed, make_model, make_prompt, same_bits, uninterrupted
 
 LENGTHS = (
     1, 127, 128, 129, 130, 255, 256, 257, 383, 384, 385, 511, 512, 513, 514, 1023, 1024, 1025, 1026, 2348, 4100,
@@ -179,22 +179,22 @@ def test_states_captured_after_a_replay_are_true(tmp_path: Path) -> None:
     """History without states, then a strategy that wants them everywhere: none may come from the untrue part."""
     model = make_model()
     oracle = Oracle(model, step=128)
-    prompt = make_prompt(1500)
+    prompt = make_prompt(1700)
     with running_service(tmp_path / "data") as service:
-        for strategy in ({"kind": "zero"}, {"kind": "full"}):
+        for strategy, tokens in (({"kind": "zero"}, 1500), ({"kind": "full"}, 1700)):
             set_strategy(service, strategy)
             with one_server(model, service, 128, "") as server:
-                result = server(prompt)
+                result = server(prompt[:, :tokens])
                 assert server.flush()
-        assert result.report.replayed_tokens > 0
+        assert (result.report.hit_tokens, result.report.replayed_tokens) == (1408, 768)
         set_strategy(service, {"kind": "zero"})
         states = []
-        for tokens in range(129, 1500, 128):
+        for tokens in range(641, 1700, 128):
             with one_server(model, service, 128, "") as server:
                 result = server(prompt[:, :tokens])
             assert_equal_runs(result, oracle.run(prompt[:, :tokens]))
             states.append(result.report.state_tokens)
-        assert [state for state in states if state] == [1280, 1408]
+        assert [state for state in states if state] == [1408, 1536, 1664]
 
 
 def test_generation_from_a_restored_cache_gives_the_same_tokens(tmp_path: Path) -> None:

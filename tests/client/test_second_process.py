@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 import torch
-from serving import running_service, service_environment
-from tiny_models import RATIOS, Oracle, differences, make_model, make_prompt, same_bits
 
 from kvcairn_client.client import Client
 from kvcairn_client.transformers import CachedPrefill
+from serving import running_service, service_environment
+from tiny_models import RATIOS, Oracle, differences, make_model, make_prompt, same_bits
 
 PROMPT_TOKENS = 1200
 OTHER_PROCESS = """
