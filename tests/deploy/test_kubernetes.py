@@ -9,6 +9,7 @@ import pytest
 
 from deployment import dockerfile, manifests, moved, pod, run
 from kvcairn_service.settings import CLIENT_VARIABLES, Settings
+from kvcairn_storage.lmdb import map_bytes_for
 from serving import running_service
 
 POD = pod()
@@ -117,7 +118,7 @@ def test_the_store_fits_its_volume_with_room_to_move() -> None:
     capacity = Settings.model_validate({"data": "/data", "capacity": environment(SIDECAR)["KVCAIRN_CAPACITY"]}).capacity
     claim = template("StatefulSet")["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
     assert capacity is not None
-    assert capacity / 0.8 < int(claim.removesuffix("Gi")) << 30
+    assert map_bytes_for(capacity) < int(claim.removesuffix("Gi")) << 30
 
 
 def test_sidecar_script_and_probes_work_on_a_running_service(tmp_path: Path) -> None:
