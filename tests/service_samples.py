@@ -1,4 +1,4 @@
-"""Layouts, keys and records made from the wire page with hashlib, struct and xxhash alone: the oracle of these tests."""
+"""Layouts, keys and records made from the wire page with hashlib, struct and xxhash alone: the tests' oracle."""
 
 import hashlib
 import json

@@ -5,8 +5,10 @@ Origin then carry the page's name, so an open service answers only to loopback n
 """
 
 import ipaddress
+import re
 from collections.abc import Collection
-from urllib.parse import urlsplit
+
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
@@ -36,22 +38,15 @@ def _is_known(name: str | None, open_to: Collection[str]) -> bool:
 
 
 def _host_name(host: str) -> str | None:
-    if any(each in host for each in "/@?# \t"):
-        return None
-    return _name(f"http://{host}")
+    """The name in a Host header; None for what is no host with at most a port."""
+    found = _HOST.fullmatch(host)
+    return found[1].lower().strip("[]") if found else None
 
 
 def _origin_name(origin: str) -> str | None:
-    return _name(origin)
-
-
-def _name(url: str) -> str | None:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        return None
-    return parts.hostname if parts.scheme in ("http", "https") else None
+    """The name in an Origin header; None for `null` and whatever else is no web page's origin."""
+    scheme, separator, host = origin.partition("://")
+    return _host_name(host) if separator and scheme.lower() in ("http", "https") else None
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

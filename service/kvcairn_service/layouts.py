@@ -125,7 +125,7 @@ def _check_size(layout: Layout, kind: Kind, *, max_record_bytes: int) -> None:
     size_bytes = layout.payload_bytes(kind)
     if size_bytes > max_record_bytes:
         raise RuleBroken(
-            f"streams: a {kind.label} record of this layout has {size_bytes} bytes, at most {max_record_bytes} are allowed"
+            f"streams: a {kind.label} record of this layout has {size_bytes} bytes, more than the {max_record_bytes} allowed"
         )
 
 

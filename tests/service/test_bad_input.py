@@ -1,9 +1,13 @@
 """Bad input, line by line: each is refused by a problem that names it, and nothing stored is harmed."""
 
+import contextlib
+import http.client
+import json
 import struct
 
 import pytest
 import zstandard
+
 from service_samples import (
     HISTORY,
     RECORDS,
@@ -53,16 +57,16 @@ class TestRecords:
     """Every field of a record."""
 
     @pytest.mark.parametrize("name", DOCUMENTED)
-    def test_every_flipped_bit_of_every_field_is_refused(self, caller, known, name):
+    def test_a_flipped_bit_in_any_byte_of_any_field_is_refused(self, caller, known, name):
+        """One bit of each byte; test_receive.py flips them all."""
         document, keys = known
         whole = chain_records(document, keys)[1]
         for at in range(DOCUMENTED[name].start, DOCUMENTED[name].stop):
-            for bit in range(8):
-                spoiled = bytearray(whole)
-                spoiled[at] ^= 1 << bit
-                answer = caller.store(bytes(spoiled)).json()
-                assert (answer["stored"], answer["present"]) == (0, 0), (name, at, bit)
-                assert answer["rejected"][0]["index"] == 0
+            spoiled = bytearray(whole)
+            spoiled[at] ^= 1 << (at % 8)
+            answer = caller.store(bytes(spoiled)).json()
+            assert (answer["stored"], answer["present"]) == (0, 0), (name, at)
+            assert answer["rejected"][0]["index"] == 0
         assert caller.exists(document, ("history", keys[1])) == [False]
 
     @pytest.mark.parametrize(
@@ -181,22 +185,24 @@ def _with_window(packed, size_bytes):
 class TestBodies:
     """Sizes and types of bodies."""
 
-    def test_an_empty_body_is_malformed(self, caller, known):
+    def test_an_empty_body_is_malformed(self, caller):
         problem(caller.store(b""), 400)
         problem(caller.store(iter([])), 400)
 
-    def test_a_declared_length_over_256_mib_is_refused_at_once(self, open_service, known):
-        answer = raw_exchange(open_service, "/v1/records:store", f"content-type: {RECORDS}\r\ncontent-length: {(256 << 20) + 1}")
-        assert answer.startswith(b"HTTP/1.1 413 ")
-        assert str(256 << 20).encode() in answer
+    def test_a_declared_length_over_256_mib_is_refused_before_a_byte_of_it_is_sent(self, open_service):
+        status, answer = post_records(open_service, [], content_length=(256 << 20) + 1)
+        assert status == 413
+        assert str(256 << 20) in answer["detail"]
 
-    def test_a_body_of_exactly_256_mib_is_read(self, caller, known):
-        answer = caller.store(skipped_records(256 << 20))
-        assert answer.status_code == 200
-        assert {each["reason"] for each in answer.json()["rejected"]} == {"layout"}
+    def test_a_body_of_exactly_256_mib_is_read(self, open_service):
+        status, answer = post_records(open_service, skipped_records(256), content_length=256 << 20)
+        assert status == 200
+        assert [each["reason"] for each in answer["rejected"]] == ["layout"] * 256
 
-    def test_a_chunked_body_over_256_mib_is_refused_when_it_gets_there(self, caller, known):
-        problem(caller.store(iter([skipped_records(256 << 20), b"x"])), 413)
+    def test_a_chunked_body_over_256_mib_is_refused_when_it_gets_there(self, open_service):
+        status, answer = post_records(open_service, [*skipped_records(256), b"x"])
+        assert status == 413
+        assert str(256 << 20) in answer["detail"]
 
     @pytest.mark.parametrize("content_type", ["text/plain", "application/json", "multipart/form-data; boundary=x", ""])
     def test_records_come_as_records_or_octets(self, caller, known, content_type):
@@ -204,11 +210,15 @@ class TestBodies:
         body = chain_records(document, keys)[1]
         for answer in (
             caller.store(body, content_type),
-            caller.http.put(caller.path(document, "history", keys[1]), content=body, headers={"content-type": content_type}),
+            caller.http.put(
+                caller.path(document, "history", keys[1]), content=body, headers={"content-type": content_type}
+            ),
         ):
             assert RECORDS in problem(answer, 415)["detail"]
 
-    @pytest.mark.parametrize("content_type", ["text/plain", "application/octet-stream", "application/x-www-form-urlencoded"])
+    @pytest.mark.parametrize(
+        "content_type", ["text/plain", "application/octet-stream", "application/x-www-form-urlencoded"]
+    )
     def test_json_comes_as_json(self, caller, content_type):
         answer = caller.http.post("/v1/prefixes:lookup", content=b"{}", headers={"content-type": content_type})
         problem(answer, 415)
@@ -224,7 +234,13 @@ class TestBodies:
         problem(caller.http.post("/v1/prefixes:lookup", content=b" " * ((8 << 20) + 1), headers=JSON), 413)
 
 
-ENDPOINTS = ["/v1/prefixes:lookup", "/v1/prefixes:touch", "/v1/records:exists", "/v1/records:fetch", "/v1/records:report"]
+ENDPOINTS = [
+    "/v1/prefixes:lookup",
+    "/v1/prefixes:touch",
+    "/v1/records:exists",
+    "/v1/records:fetch",
+    "/v1/records:report",
+]
 
 
 class TestJson:
@@ -340,20 +356,20 @@ class TestUnknown:
         assert caller.http.put(f"/v1/tenants/{name}", json={}).status_code in (404, 422)
 
 
-def skipped_records(size_bytes):
-    """A body of that many bytes: records of a layout that nobody registered, which are read and thrown away."""
-    document = layout_document()
-    one = record(document, HISTORY, b"k" * 32, position=8, payload=bytes((1 << 20) - 128))
-    last = size_bytes % len(one)
-    assert last == 0
-    return one * (size_bytes // len(one))
+def skipped_records(count):
+    """That many records of 1 MiB, of a layout that nobody registered: they are read and thrown away."""
+    return [record(layout_document(), HISTORY, b"k" * 32, position=8, payload=bytes((1 << 20) - 128))] * count
 
 
-def raw_exchange(service, path, headers):
-    """Send a request's head alone, and return the whole answer."""
-    import socket  # noqa: PLC0415
-
-    host, port = service.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as sock:
-        sock.sendall(f"POST {path} HTTP/1.1\r\nhost: {host}\r\n{headers}\r\n\r\n".encode())
-        return sock.recv(65536)
+def post_records(service, pieces, *, content_length=None):
+    """Store by http.client, which does not copy what it sends; chunked without a length. Status and answer."""
+    connection = http.client.HTTPConnection(service.url.removeprefix("http://"), timeout=60)
+    connection.putrequest("POST", "/v1/records:store")
+    connection.putheader("content-type", RECORDS)
+    connection.putheader(
+        *(("transfer-encoding", "chunked") if content_length is None else ("content-length", str(content_length)))
+    )
+    connection.endheaders(iter(pieces), encode_chunked=content_length is None)
+    with contextlib.closing(connection):
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())

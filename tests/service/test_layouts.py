@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from service_samples import canonical, chain, chain_records, fingerprint, layout_document
 
 JSON = {"content-type": "application/json"}

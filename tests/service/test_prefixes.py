@@ -29,7 +29,7 @@ def test_a_run_ends_at_the_first_gap(caller):
 def test_states_inside_the_run_are_listed_deepest_first_and_others_are_not(caller):
     document, keys = prepared(caller, 6)
     states = chain_records(document, keys, kind=STATE)
-    caller.store(b"".join(chain_records(document, keys[:4]) + [states[0], states[2], states[5]]))
+    caller.store(b"".join([*chain_records(document, keys[:4]), states[0], states[2], states[5]]))
     assert caller.lookup(document, keys).json()["state_tokens"] == [24, 8]
 
 
@@ -90,5 +90,3 @@ def test_salted_chains_do_not_meet(caller):
 
 def _is_of(entry, document):
     return entry["layout"] == fingerprint(document).hex()
-
-

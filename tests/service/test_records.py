@@ -4,6 +4,7 @@ import hashlib
 
 import pytest
 import zstandard
+
 from service_samples import (
     HISTORY,
     RECORDS,
@@ -179,7 +180,9 @@ def test_a_fetch_is_a_use_of_what_it_sent_and_of_nothing_else(caller, prepared):
     document, keys = prepared
     caller.store(b"".join(chain_records(document, keys)))
     caller.fetch(document, ("history", keys[0]), ("history", keys[1]), ("state", keys[1]))
-    kinds = [each for each in caller.http.get("/v1/stats").json()["kinds"] if each["layout"] == fingerprint(document).hex()]
+    kinds = [
+        each for each in caller.http.get("/v1/stats").json()["kinds"] if each["layout"] == fingerprint(document).hex()
+    ]
     assert [(each["kind"], each["uses"], each["reused_records"]) for each in kinds] == [("history", 2, 2)]
 
 

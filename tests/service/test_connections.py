@@ -1,0 +1,351 @@
+"""Clients that vanish, stall, trickle or overdo it: what they took is given back, and nobody else is harmed."""
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from service_caller import Caller
+from service_samples import RECORDS, chain, chain_records, fingerprint, layout_document
+from serving import running_service
+
+QUICK = {
+    "KVCAIRN_STALL_SECONDS": "0.6",
+    "KVCAIRN_HEADER_SECONDS": "0.6",
+    "KVCAIRN_KEEP_ALIVE_SECONDS": "1",
+    "KVCAIRN_MAX_CONNECTIONS": "24",
+}
+
+
+@pytest.fixture(scope="module")
+def quick_service(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("quick")
+    with running_service(directory / "data", "--capacity", "512MiB", env=QUICK) as service:
+        yield service
+
+
+@pytest.fixture
+def quick(quick_service):
+    with quick_service.http() as http:
+        yield Caller(http)
+
+
+def connect(service):
+    host, port = service.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def head(path, length, content_type=RECORDS):
+    return (
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\r\n"
+    ).encode()
+
+
+def read_to_end(sock):
+    """Everything until the peer closes or cuts."""
+    parts = []
+    try:
+        while part := sock.recv(1 << 20):
+            parts.append(part)
+    except ConnectionResetError:
+        parts.append(b"")
+    return b"".join(parts)
+
+
+def eventually(condition):
+    """Whether the condition comes true; bounded, and quick where it does."""
+    for _ in range(1000):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def at_rest(caller):
+    return (
+        caller.metric("kvcairn_held_records") == 0
+        and caller.metric("kvcairn_fetches_in_flight") == 0
+        and caller.metric("kvcairn_upload_memory_bytes") == 0
+        and caller.metric("kvcairn_requests_in_flight") == 1
+    )
+
+
+@pytest.fixture
+def large(quick):
+    """Forty stored records of 2 MiB: more than all socket buffers on the way hold."""
+    document = layout_document(history_bytes=2 << 20)
+    quick.register(document)
+    keys = chain(document, 40)
+    records = chain_records(document, keys)
+    for start in range(0, 40, 10):
+        pieces = iter(records[start : start + 10])
+        assert quick.store(pieces).json()["stored"] == 10
+    yield document, keys, b"".join(records)
+    quick.http.delete(f"/v1/layouts/{fingerprint(document).hex()}")
+
+
+def fetching(service, document, keys):
+    """A connection on which all of these were asked for and nothing was read yet."""
+    body = json.dumps(Caller.naming(document, *[("history", key) for key in keys])).encode()
+    sock = connect(service)
+    sock.sendall(head("/v1/records:fetch", len(body), "application/json") + body)
+    return sock
+
+
+class TestDownloads:
+    """A fetch holds records; every way it can end lets them go."""
+
+    def test_a_client_that_vanishes_lets_its_records_go(self, quick_service, quick, large):
+        document, keys, _ = large
+        sock = fetching(quick_service, document, keys)
+        assert len(sock.recv(1 << 16)) > 0
+        assert quick.metric("kvcairn_held_records") == 40
+        sock.close()
+        assert eventually(lambda: at_rest(quick))
+
+    def test_a_reader_that_stalls_is_cut_and_never_gets_a_wrong_byte(self, quick_service, quick, large):
+        document, keys, whole = large
+        with fetching(quick_service, document, keys) as sock:
+            assert eventually(lambda: quick.metric("kvcairn_held_records") == 40)
+            assert eventually(lambda: at_rest(quick))
+            answer = read_to_end(sock).split(b"\r\n\r\n", 1)[1]
+        assert len(answer) < len(whole)
+        assert whole.startswith(answer)
+
+    def test_a_slow_reader_that_keeps_reading_is_served_to_the_end(self, quick_service, quick, large):
+        document, keys, whole = large
+        with fetching(quick_service, document, keys) as sock:
+            sock.settimeout(30)
+            answer = bytearray()
+            while b"\r\n\r\n" not in answer:
+                answer += sock.recv(4096)
+            expected = answer.index(b"\r\n\r\n") + 4 + len(whole)
+            while len(answer) < expected:
+                part = sock.recv(4 << 20)
+                assert part, "cut"
+                answer += part
+                time.sleep(0.02)
+        assert answer.endswith(whole)
+        assert eventually(lambda: at_rest(quick))
+
+    def test_others_are_answered_while_a_large_fetch_runs(self, quick_service, quick, large):
+        document, keys, _ = large
+        with fetching(quick_service, document, keys):
+            assert quick.http.get("/healthz").status_code == 200
+            assert quick.lookup(document, keys).json()["history_blocks"] == 40
+
+    def test_what_is_held_is_not_evicted(self, quick_service, quick, large):
+        document, keys, whole = large
+        with fetching(quick_service, document, keys) as sock:
+            assert eventually(lambda: quick.metric("kvcairn_held_records") == 40)
+            assert quick.exists(document, *[("history", key) for key in keys]) == [True] * 40
+            quick.http.patch("/v1/tenants/default", json={"ttl_seconds": 0.001})
+            try:
+                assert quick.exists(document, ("history", keys[-1])) == [True]
+            finally:
+                quick.http.patch("/v1/tenants/default", json={"ttl_seconds": None})
+            assert read_exactly(sock, len(whole)) == whole
+
+
+def read_exactly(sock, size_bytes):
+    """The body of an answer, of which that many bytes must come."""
+    answer = bytearray()
+    while b"\r\n\r\n" not in answer:
+        answer += sock.recv(4096)
+    body = answer[answer.index(b"\r\n\r\n") + 4 :]
+    while len(body) < size_bytes:
+        part = sock.recv(1 << 20)
+        assert part, "the answer was cut"
+        body += part
+    return bytes(body)
+
+
+class TestUploads:
+    """What a broken upload had whole stands; the rest leaves no trace."""
+
+    @pytest.mark.parametrize("how", ["close", "reset"])
+    def test_a_client_that_vanishes_leaves_whole_records_and_no_half_ones(self, quick_service, quick, how):
+        document = layout_document(history_bytes=300_000)
+        quick.register(document)
+        keys = chain(document, 3)
+        body = b"".join(chain_records(document, keys))
+        sock = connect(quick_service)
+        sock.sendall(head("/v1/records:store", len(body)) + body[:-1000])
+        if how == "reset":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        else:
+            assert eventually(lambda: quick.metric("kvcairn_upload_memory_bytes") > 0)
+        sock.close()
+        assert eventually(lambda: at_rest(quick))
+        assert quick.exists(document, ("history", keys[2])) == [False]
+        if how == "close":
+            assert quick.lookup(document, keys).json()["history_blocks"] == 2
+        assert quick.store(chain_records(document, keys)[2]).json()["stored"] == 1
+
+    @pytest.mark.parametrize("trickle", [False, True])
+    def test_an_upload_that_stalls_or_trickles_is_cut(self, quick_service, quick, trickle):
+        document = layout_document(history_bytes=300_000)
+        quick.register(document)
+        body = chain_records(document, chain(document, 1))[0]
+        with connect(quick_service) as sock:
+            sock.sendall(head("/v1/records:store", len(body)) + body[:1000])
+            if trickle:
+                threading.Thread(target=trickling, args=(sock, body[1000:]), daemon=True).start()
+            answer = read_to_end(sock)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"connection: close" in answer.lower()
+        assert eventually(lambda: at_rest(quick))
+
+    def test_json_that_stalls_is_cut(self, quick_service):
+        with connect(quick_service) as sock:
+            sock.sendall(head("/v1/prefixes:lookup", 100, "application/json") + b'{"layout"')
+            assert read_to_end(sock).startswith(b"HTTP/1.1 408 ")
+
+    def test_uploads_together_take_no_more_memory_than_the_budget(self, tmp_path):
+        env = {"KVCAIRN_MAX_RECORD_BYTES": "8MiB", "KVCAIRN_UPLOAD_MEMORY_BYTES": "16MiB"}
+        with running_service(tmp_path / "data", env=env) as service, service.http() as http:
+            caller = Caller(http)
+            document = layout_document(history_bytes=(8 << 20) - 4096)
+            caller.register(document)
+            records = [chain_records(document, chain(document, 1, seed=seed))[0] for seed in range(12)]
+            answers, peak, done = [], 0.0, threading.Event()
+
+            def upload(body):
+                with service.http() as own:
+                    answers.append(Caller(own).store(iter([body[: 1 << 20], body[1 << 20 :]])).json()["stored"])
+
+            threads = [threading.Thread(target=upload, args=(each,)) for each in records]
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads):
+                peak = max(peak, caller.metric("kvcairn_upload_memory_bytes"))
+            done.set()
+            assert answers == [1] * 12
+            assert 0 < peak <= 16 << 20
+            assert caller.metric("kvcairn_upload_memory_bytes") == 0
+
+
+def trickling(sock, rest):
+    try:
+        for each in rest:
+            sock.sendall(bytes([each]))
+            time.sleep(0.02)
+    except OSError:
+        return
+
+
+GARBAGE = [
+    b"\x16\x03\x01\x02\x00\x01\x00",
+    b"HELLO\r\n\r\n",
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n",
+    b"POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+]
+
+
+class TestHeads:
+    """A request's line and headers: bounded in size and in time."""
+
+    def test_a_connection_that_never_speaks_is_closed(self, quick_service):
+        with connect(quick_service) as sock:
+            assert read_to_end(sock) == b""
+
+    @pytest.mark.parametrize("start", [b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-a", b"\r\n"])
+    def test_a_head_that_never_ends_is_closed(self, quick_service, start):
+        with connect(quick_service) as sock:
+            sock.sendall(start)
+            assert read_to_end(sock) == b""
+
+    def test_an_idle_connection_is_kept_for_a_while_and_then_closed(self, quick_service):
+        request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        with connect(quick_service) as sock:
+            sock.sendall(request)
+            assert b"200 OK" in sock.recv(4096)
+            time.sleep(0.3)
+            sock.sendall(request)
+            assert b"200 OK" in read_to_end(sock)
+
+    def test_empty_lines_do_not_keep_an_idle_connection(self, quick_service):
+        with connect(quick_service) as sock:
+            sock.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            sock.sendall(b"\r\n")
+            read_to_end(sock)
+
+    def test_a_body_that_nobody_reads_is_thrown_away_and_then_cut(self, quick_service):
+        with connect(quick_service) as sock:
+            sock.sendall(head("/v1/records:store", 1000, "text/plain") + b"x" * 10)
+            assert read_to_end(sock).startswith(b"HTTP/1.1 415 ")
+
+    def test_a_body_that_nobody_reads_does_not_break_the_next_request(self, quick_service):
+        with connect(quick_service) as sock:
+            sock.sendall(head("/v1/records:store", 100_000, "text/plain") + b"x" * 100_000)
+            assert b" 415 " in sock.recv(4096)
+            sock.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            assert b"200 OK" in read_to_end(sock)
+
+    @pytest.mark.parametrize("request_head", [
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-large: " + b"x" * (65 << 10) + b"\r\n\r\n",
+        b"GET /" + b"x" * (65 << 10) + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + b"x-many: x\r\n" * 8000 + b"\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-endless: " + b"x" * (300 << 10),
+    ], ids=["header", "line", "many headers", "endless"])  # fmt: skip
+    def test_a_head_over_64_kib_is_431(self, quick_service, request_head):
+        with connect(quick_service) as sock:
+            try:
+                sock.sendall(request_head)
+            except ConnectionError:
+                pytest.skip("cut before the answer could be read")
+            answer = read_to_end(sock)
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
+
+    def test_a_head_just_under_64_kib_is_read(self, quick_service):
+        with connect(quick_service) as sock:
+            large = b"x" * (63 << 10)
+            sock.sendall(
+                b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-l: " + large + b"\r\n\r\n"
+            )
+            assert b"200 OK" in read_to_end(sock)
+
+    @pytest.mark.parametrize("garbage", GARBAGE)
+    def test_what_is_no_http_is_a_problem_too(self, quick_service, garbage):
+        with connect(quick_service) as sock:
+            sock.sendall(garbage)
+            answer = read_to_end(sock)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"application/problem+json" in answer
+        assert b"x-request-id" in answer
+
+
+class TestBounds:
+    """How much at once."""
+
+    def test_too_many_requests_at_once_are_429_and_probes_still_pass(self, tmp_path):
+        with (
+            running_service(tmp_path / "data", env={"KVCAIRN_MAX_REQUESTS": "2"}) as service,
+            service.http() as http,
+            connect(service) as one,
+            connect(service) as two,
+        ):
+            for sock in (one, two):
+                sock.sendall(head("/v1/records:store", 1000) + b"K")
+            assert eventually(lambda: http.get("/v1/stats").status_code == 429)
+            refused = http.get("/v1/stats")
+            assert refused.status_code == 429
+            assert int(refused.headers["retry-after"]) > 0
+            assert http.get("/readyz").status_code == 200
+            one.close()
+            assert eventually(lambda: http.get("/v1/stats").status_code == 200)
+
+    def test_too_many_connections_are_turned_away(self, quick_service):
+        waiting = [connect(quick_service) for _ in range(40)]
+        turned_away = 0
+        for sock in waiting[24:]:
+            turned_away += read_to_end(sock).startswith(b"HTTP/1.1 503 ")
+            sock.close()
+        assert turned_away > 0
+        for sock in waiting[:24]:
+            sock.close()
+        with quick_service.http() as http:
+            assert eventually(lambda: http.get("/readyz").status_code == 200)

@@ -1,0 +1,173 @@
+"""The parser of a body of records, and the memory that uploads share."""
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvcairn_protocol.errors import RecordError
+from kvcairn_protocol.layout import parse_layout
+from kvcairn_service.memory import MemoryBudget
+from kvcairn_service.receive import Announced, Received, RecordParser, Refused
+from service_samples import HISTORY, canonical, chain, chain_records, fingerprint, layout_document, record
+
+DOCUMENT = layout_document(model="parser")
+LAYOUT = parse_layout(canonical(DOCUMENT))
+KEYS = chain(DOCUMENT, 6)
+RECORDS = chain_records(DOCUMENT, KEYS)
+
+
+def new_parser(max_record_bytes=1 << 20):
+    return RecordParser({fingerprint(DOCUMENT): LAYOUT}.get, max_record_bytes=max_record_bytes)
+
+
+def parse(pieces):
+    """Everything that a parser says of a body, its end included."""
+    parser = new_parser()
+    events = [event for piece in pieces for event in parser.feed(piece)]
+    cut = parser.finish()
+    return events + ([cut] if cut else [])
+
+
+def received(events):
+    return [bytes(event.data) for event in events if isinstance(event, Received)]
+
+
+def refused(events):
+    return [(event.index, event.key, event.reason) for event in events if isinstance(event, Refused)]
+
+
+def cut_at(body, places):
+    edges = sorted({0, len(body), *(place % (len(body) + 1) for place in places)})
+    return [body[start:end] for start, end in pairwise(edges)]
+
+
+@given(st.lists(st.integers(min_value=0, max_value=10_000), max_size=30))
+def test_the_same_records_come_out_however_the_body_is_cut(places):
+    body = b"".join(RECORDS)
+    assert received(parse(cut_at(body, places))) == RECORDS
+
+
+BAD = record(DOCUMENT, 4, KEYS[0], position=8, payload=b"x" * 40)
+
+
+@given(
+    st.lists(st.sampled_from([*RECORDS, BAD]), max_size=8),
+    st.lists(st.integers(min_value=0, max_value=10_000), max_size=10),
+    st.integers(min_value=0, max_value=200),
+)
+def test_bad_records_are_skipped_and_a_cut_end_is_reported(chosen, places, cut):
+    body = b"".join(chosen)
+    body = body[: max(0, len(body) - cut)]
+    good, bad, at, whole = [], [], 0, True
+    for index, each in enumerate(chosen):
+        rest = body[at : at + len(each)]
+        if each is BAD and len(rest) >= 128:
+            bad.append((index, KEYS[0].hex(), "kind"))
+        elif len(rest) < len(each):
+            if rest:
+                bad.append((index, None, "framing"))
+            whole = False
+            break
+        else:
+            good.append(each)
+        at += len(each)
+    events = parse(cut_at(body, places))
+    assert received(events) == good
+    assert refused(events) == bad
+    assert whole or len(body) < sum(map(len, chosen))
+
+
+@given(st.binary(max_size=600))
+def test_no_garbage_is_ever_taken_for_a_record(garbage):
+    events = parse([garbage])
+    assert received(events) == []
+
+
+def test_every_flipped_bit_is_refused_by_header_or_checksum():
+    whole = RECORDS[1]
+    for bit in range(len(whole) * 8):
+        spoiled = bytearray(whole)
+        spoiled[bit // 8] ^= 1 << (bit % 8)
+        events = parse([bytes(spoiled)])
+        taken = [event for event in events if isinstance(event, Received)]
+        if taken:
+            with pytest.raises(RecordError):
+                taken[0].verify()
+        else:
+            assert refused(events)[0][0] == 0, bit
+
+
+def test_memory_is_asked_for_after_the_header_and_before_the_payload():
+    parser = new_parser()
+    events = parser.feed(RECORDS[0][:128])
+    assert next(events) == Announced(len(RECORDS[0]))
+    assert parser._pending is None
+    assert list(events) == []
+    (whole,) = parser.feed(RECORDS[0][128:])
+    assert bytes(whole.data) == RECORDS[0]
+
+
+@pytest.mark.parametrize("claimed", [(1 << 20) + 1, 2**63, 2**64 - 1])
+def test_a_length_over_the_limit_loses_the_framing_without_asking_for_memory(claimed):
+    parser = new_parser()
+    bad = record(DOCUMENT, HISTORY, KEYS[0], position=8, payload=b"", raw_bytes=claimed, stored_bytes=claimed)
+    assert list(parser.feed(bad)) == [Refused(0, None, "framing")]
+    assert parser.lost
+    assert list(parser.feed(RECORDS[0])) == []
+
+
+def test_a_magic_that_is_wrong_loses_the_framing():
+    assert refused(parse([RECORDS[0], b"KVC2" + RECORDS[1][4:], RECORDS[2]])) == [(1, None, "framing")]
+
+
+class TestMemoryBudget:
+    """First come, first served, and nothing is ever lent twice."""
+
+    def test_what_does_not_fit_waits_in_order(self):
+        async def scenario():
+            budget, order = MemoryBudget(10), []
+
+            async def take(name, size_bytes):
+                await budget.acquire(size_bytes)
+                order.append(name)
+
+            await budget.acquire(8)
+            tasks = [asyncio.create_task(take(name, size)) for name, size in (("large", 9), ("small", 1))]
+            await asyncio.sleep(0)
+            assert not budget.try_acquire(1), "nobody overtakes"
+            budget.release(8)
+            await asyncio.gather(*tasks)
+            assert order == ["large", "small"]
+            assert budget.used_bytes == 10
+
+        asyncio.run(scenario())
+
+    def test_one_that_gives_up_lets_the_next_pass(self):
+        async def scenario():
+            budget = MemoryBudget(10)
+            await budget.acquire(5)
+            large = asyncio.create_task(budget.acquire(10))
+            small = asyncio.create_task(budget.acquire(5))
+            await asyncio.sleep(0)
+            large.cancel()
+            await small
+            assert budget.used_bytes == 10
+
+        asyncio.run(scenario())
+
+    def test_what_was_lent_in_the_moment_of_giving_up_comes_back(self):
+        async def scenario():
+            budget = MemoryBudget(10)
+            await budget.acquire(10)
+            waiting = asyncio.create_task(budget.acquire(10))
+            await asyncio.sleep(0)
+            budget.release(10)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert budget.used_bytes == 0
+
+        asyncio.run(scenario())
