@@ -12,7 +12,7 @@ from kvcairn_client import errors
 from kvcairn_client.answers import error_of
 from kvcairn_client.client import Client
 from kvcairn_client.control import read_as
-from kvcairn_client.faults import answer, instead
+from kvcairn_client.faults import answer, instead, problem
 from kvcairn_client.questions import read_lookup
 from kvcairn_client.testing import FakeService
 from kvcairn_protocol.layout import Kind
@@ -76,10 +76,10 @@ def test_retry_after_is_seconds_or_nothing(value: str | None, expected: float | 
 
 
 def test_a_problem_s_own_words_come_along() -> None:
-    problem = Problem(type="about:blank", title="Unprocessable", status=422, detail="streams: at least one")
-    failure = error_of(422, problem.model_dump_json().encode(), retry_after=None)
+    sent = Problem(type="about:blank", title="Unprocessable", status=422, detail="streams: at least one")
+    failure = error_of(422, sent.model_dump_json().encode(), retry_after=None)
     assert isinstance(failure, errors.Refused)
-    assert failure.problem == problem
+    assert failure.problem == sent
     assert "streams: at least one" in str(failure)
 
 
@@ -100,9 +100,10 @@ answers = st.dictionaries(
 @given(st.binary(max_size=100) | (answers | json_values).map(lambda value: json.dumps(value).encode()))
 def test_any_body_is_read_or_is_a_bad_answer(model: type[BaseModel], body: bytes) -> None:
     try:
-        read_as(model, body)
-    except errors.BadAnswer as error:
-        assert model.__name__ in str(error)
+        found = read_as(model, body)
+    except errors.BadAnswer:
+        return
+    assert isinstance(found, model)
 
 
 @given(st.integers(), st.integers(), st.lists(st.integers(), max_size=6), st.integers(0, 20))
@@ -138,16 +139,14 @@ def test_a_service_that_this_client_cannot_use_is_a_bad_answer(
 
 
 def test_limits_are_asked_for_again_after_a_request_was_too_large(client: Client, service: FakeService) -> None:
-    client.store(LAYOUT, samples.prompt(LAYOUT, 4))
+    records = samples.prompt(LAYOUT, 4)
+    client.store(LAYOUT, records)
     record_bytes = 128 + LAYOUT.payload_bytes(Kind.HISTORY)
     service.shelf.limits = service.shelf.limits.model_copy(update={"body_bytes": record_bytes})
-    too_large = answer(413, "text/plain", b"")
-    service.faults["/v1/records:store"] = lambda given: iter(
-        [too_large.head if b'"stored":4' in given.body else given.head + given.body]
-    )
-    other = samples.prompt(samples.layout(), 8)[4:]
+    service.faults["/v1/records:store"] = instead(problem(413))
     with pytest.raises(errors.Refused):
-        client.store(LAYOUT, other)
-    service.shelf.records.clear()
-    assert client.store(LAYOUT, other, codec="raw").stored == 4
-    assert service.seen.count("GET /v1/service") == 2
+        client.store(LAYOUT, records)
+    del service.faults["/v1/records:store"]
+    service.seen.clear()
+    assert client.store(LAYOUT, records, codec="raw").present == 4
+    assert service.seen == ["GET /v1/service"] + ["POST /v1/records:store"] * 4
