@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Self, TypeVar
 
@@ -78,6 +79,8 @@ class Asker:
 def _client(url: str, headers: dict[str, str]) -> httpx.Client:
     if url.startswith("unix:"):
         path = url.removeprefix("unix:").removeprefix("//")
+        if not Path(path).is_socket():
+            fail(f"there is no Unix socket at {path}; is the service running? (kvcairn serve --uds {path})")
         transport = httpx.HTTPTransport(uds=path)
         return httpx.Client(
             transport=transport, base_url="http://localhost", headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
