@@ -22,6 +22,7 @@ from kvcairn_storage.directory import DATA_NAME, DataDirectory, create_identity,
 from kvcairn_storage.errors import StorageError, StoreClosed, StoreFull, StoreUnreadable
 from kvcairn_storage.integrity import row_faults
 from kvcairn_storage.rows import pack_entry, pack_key, unpack_entry, unpack_key
+from kvcairn_storage.slot import PAGE_BYTES
 from kvcairn_storage.store import Bytes, Entry, Put, RecordKey
 from kvcairn_storage.writer import GroupWriter
 
@@ -31,10 +32,9 @@ RECORDS_PER_READ = 16
 
 MAX_READERS = 1024
 SLACK_BYTES = 256 << 20
-USES_PER_WRITE = 4096
 Work = Callable[["lmdb.Transaction[bytes]"], object]
 _Row = tuple[bytes, bytes, Sequence[Bytes]]
-_Use = tuple[RecordKey, tuple[float, int]]
+_Use = tuple[bytes, tuple[float, int]]
 _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -227,9 +227,8 @@ class LmdbStore(LmdbReader):
     def note_use(self, uses: Mapping[RecordKey, tuple[float, int]]) -> "Future[None]":
         with self._map_in_use():
             self._env.reader_check()
-        items = list(uses.items())
-        batches = [items[start : start + USES_PER_WRITE] for start in range(0, len(items), USES_PER_WRITE)] or [[]]
-        return [self._submit(partial(self._apply_uses, batch), size_bytes=0) for batch in batches][-1]
+        rows = [(pack_key(key), use) for key, use in uses.items()]
+        return self._submit(partial(self._apply_uses, rows), size_bytes=len(rows) * PAGE_BYTES)
 
     def put_document(self, table: str, name: str, document: bytes) -> None:
         row = _document_row(table, name)
@@ -273,8 +272,7 @@ class LmdbStore(LmdbReader):
             txn.put(key, entry, db=self._entries)
 
     def _apply_uses(self, uses: Sequence[_Use], txn: "lmdb.Transaction[bytes]") -> None:
-        for key, (last_used, count) in uses:
-            row = pack_key(key)
+        for row, (last_used, count) in uses:
             found = txn.get(row, db=self._entries)
             if found is not None:
                 entry = unpack_entry(found)

@@ -26,6 +26,7 @@ __all__ = ["Hold", "NewRecord", "Outcome", "PrefixStore", "PutResult", "Run", "U
 BATCH_RECORDS = 256
 """Removals go to the disk at most so many records at a time, so that stores in between are not held up."""
 
+BATCH_USES = 4096
 FLUSH_SECONDS = 20.0
 
 _LOG = logging.getLogger(__name__)
@@ -193,13 +194,14 @@ class PrefixStore:
         """Write what was used since the last call to the disk; a thread of this store does so every 20 seconds."""
         with self._lock:
             dirty, self._dirty = self._dirty, {}
-            there = [slot for slot in dirty.values() if slot.phase is Phase.PRESENT]
-            uses = {slot.key: (slot.entry.last_used, slot.entry.uses) for slot in there}
+        left = list(dirty.values())
         try:
-            self._records.note_use(uses).result()
+            while left:
+                self._records.note_use(self._current_uses(left[:BATCH_USES])).result()
+                del left[:BATCH_USES]
         except StorageError:
             with self._lock:
-                self._dirty = dirty | self._dirty
+                self._dirty = {slot.key: slot for slot in left} | self._dirty
             raise
 
     def check_integrity(self) -> list[str]:
@@ -230,6 +232,11 @@ class PrefixStore:
     def _note_use(self, slots: Iterable[Slot]) -> None:
         """Remember, under the lock, whose recency the disk does not know."""
         self._dirty.update((slot.key, slot) for slot in slots)
+
+    def _current_uses(self, slots: Sequence[Slot]) -> dict[RecordKey, tuple[float, int]]:
+        with self._lock:
+            there = [slot for slot in slots if slot.phase is Phase.PRESENT]
+            return {slot.key: (slot.entry.last_used, slot.entry.uses) for slot in there}
 
     def _is_good(self, key: RecordKey, verify: Callable[[bytes], bool] | None) -> bool:
         try:
