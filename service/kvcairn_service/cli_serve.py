@@ -16,6 +16,7 @@ from kvcairn_storage.errors import StorageError
 DATA = "The data directory; made if it is not there. One service holds it at a time."
 HOST = "Address to listen on; loopback unless an admin token is set. 'none' listens on the Unix socket alone."
 CAPACITY = "At most this much on disk, such as 200GiB; by default half of what is free there."
+CONFIG = "TOML file; its keys are the KVCAIRN_* variables in lower case, without KVCAIRN_."
 OPEN_TO = "While open: another host name or address that may be bound and named in Host; may be repeated. At your risk."
 
 
@@ -25,9 +26,7 @@ def serve_command(  # noqa: PLR0913, PLR0917 - one parameter is one flag
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one.", show_default="7420")] = None,
     uds: Annotated[Path | None, typer.Option(help="Path of a Unix socket to listen on as well.")] = None,
     capacity: Annotated[str | None, typer.Option(help=CAPACITY)] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file with the same names as the KVCAIRN_* variables.")
-    ] = None,
+    config: Annotated[Path | None, typer.Option(help=CONFIG)] = None,
     open_to: Annotated[list[str] | None, typer.Option(help=OPEN_TO)] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")] = None,
     log_format: Annotated[str | None, typer.Option(help="plain or json.", show_default="plain")] = None,

@@ -5,9 +5,12 @@ Why these figures: docs/decisions/data-plane.md. The transport's buffer is kept 
 """
 
 import asyncio
+import fcntl
 import json
 import secrets
 import socket
+import sys
+import termios
 from http import HTTPStatus
 from typing import Any
 
@@ -175,14 +178,24 @@ class Connection(HttpToolsProtocol):
     async def flushed(self, *, stall_seconds: float) -> None:
         """Wait until nothing is unsent; Stalled, and cut, if the reader takes nothing for `stall_seconds`."""
         while self.flow.write_paused and not self.lost:
-            unsent_bytes = self.transport.get_write_buffer_size()
+            waiting_bytes = self._waiting_bytes()
             try:
                 async with asyncio.timeout(stall_seconds):
                     await self.flow.drain()
             except TimeoutError:
-                if self.transport.get_write_buffer_size() >= unsent_bytes:
+                if self._waiting_bytes() >= waiting_bytes:
                     self.abort()
                     raise Stalled(f"the reader took nothing for {stall_seconds:g} s") from None
+
+    def _waiting_bytes(self) -> int:
+        """What the peer has not taken yet, in the transport and in the kernel.
+
+        The transport alone would not tell a slow reader from none: the kernel asks for more only once a third of its
+        own buffer is free.
+        """
+        sock: socket.socket = self.transport.get_extra_info("socket")
+        queued = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+        return self.transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
 
 
 _HEAD_TOO_LARGE = f"a request's line and headers have at most {MAX_HEAD_BYTES} bytes"

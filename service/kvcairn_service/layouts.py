@@ -124,9 +124,8 @@ def _parse(document: bytes) -> Layout:
 def _check_size(layout: Layout, kind: Kind, *, max_record_bytes: int) -> None:
     size_bytes = layout.payload_bytes(kind)
     if size_bytes > max_record_bytes:
-        raise RuleBroken(
-            f"streams: a {kind.label} record of this layout has {size_bytes} bytes, more than the {max_record_bytes} allowed"
-        )
+        limit = f"at most {max_record_bytes} are allowed"
+        raise RuleBroken(f"streams: a {kind.label} record of this layout has {size_bytes} bytes, {limit}")
 
 
 def check_strategies(strategy: Full | Periodic | Zero | Anchored, layouts: Iterable[Layout]) -> None:

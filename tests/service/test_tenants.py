@@ -127,6 +127,26 @@ class TestWalls:
         assert new.lookup(document, keys).json()["history_blocks"] == 0
         assert admin.http.get("/v1/tenants/phoenix").json()["quota_bytes"] is None
 
+    def test_an_upload_under_way_leaves_nothing_behind_for_a_tenant_that_is_deleted(self, admin, tenant_caller):
+        tenant = tenant_caller("leaving")
+        document = layout_document(history_bytes=100_000)
+        tenant.register(document)
+        first, second = chain_records(document, chain(document, 2))
+        before = admin.http.get("/v1/stats/all").json()["charged_bytes"]
+
+        def body():
+            yield first
+            for _ in range(500):
+                if admin.http.get("/v1/stats/all").json()["charged_bytes"] > before:
+                    break
+            assert admin.http.delete("/v1/tenants/leaving").status_code == 204
+            yield second[:50_000]
+            yield second[50_000:]
+
+        answer = tenant.store(body()).json()
+        assert answer["stored"] >= 1
+        assert admin.http.get("/v1/stats/all").json()["charged_bytes"] == before
+
     def test_the_default_tenant_always_exists(self, admin):
         assert admin.http.delete("/v1/tenants/default").status_code == 409
         assert admin.http.get("/v1/tenants/default").status_code == 200
