@@ -46,7 +46,7 @@ class BlockPool(Slab):
     def rows(self, blocks: Sequence[int], segment: Segment, *, device: torch.device | None = None) -> torch.Tensor:
         """One stream's rows of consecutive blocks, [rows, *row_shape]; a copy that owns its memory, on `device`."""
         part = self.bytes[:, segment.offset : segment.offset + segment.size_bytes]
-        return as_rows(part.index_select(0, torch.tensor(blocks, dtype=torch.long)), segment).to(device)
+        return as_rows(part.index_select(0, torch.tensor(blocks, dtype=torch.long, device="cpu")), segment).to(device)
 
 
 class StatePool(Slab):

@@ -19,7 +19,9 @@ class Slab:
         """pin: page-locked memory, which a GPU copies from without a detour. Pages are touched only when used."""
         if rows < 1:
             raise ValueError(f"a pool has at least one row; found {rows}")
-        self.bytes = torch.empty((rows, row_bytes), dtype=torch.uint8, pin_memory=pin)
+        # A tensor made in inference mode could never be written outside of it again.
+        with torch.inference_mode(mode=False):
+            self.bytes = torch.empty((rows, row_bytes), dtype=torch.uint8, device="cpu", pin_memory=pin)
         self._unused = list(range(rows - 1, -1, -1))
         self._references: Counter[int] = Counter()
         self._row_of: dict[bytes, int] = {}

@@ -49,6 +49,8 @@ def matrix(lengths: Sequence[int]) -> Iterator[Any]:
             yield RATIOS, dtype, block, lengths
         for mix in OTHER_MIXES:
             yield mix, dtype, 128, lengths
+        # Blocks shorter than the window: a state reaches back across several of them, and there are no window records.
+        yield CSA_ONLY, dtype, 64, lengths
 
 
 THIN = (
@@ -59,6 +61,7 @@ THIN = (
     (CSA_FIRST, torch.float32, 128, (127, 130, 514)),
     (HCA_FIRST, torch.bfloat16, 128, (130, 383)),
     (NO_SLIDING_ONLY, torch.float32, 128, (256, 900)),
+    (CSA_ONLY, torch.float32, 64, (63, 64, 130, 600)),
 )
 
 

@@ -349,3 +349,15 @@ def test_restoring_is_cheap_beside_computing() -> None:
         model.register_forward_pre_hook(lambda *_: calls.append(1))
         second(prompt)
     assert len(calls) == 1
+
+
+def test_inference_mode_changes_nothing() -> None:
+    service = MemoryService()
+    prompt = make_prompt(700)
+    with torch.inference_mode():
+        prefill = server(service)
+        assert_right(prefill(prompt[:, :300]), prompt[:, :300])
+    with prefill:
+        result = prefill(prompt)
+    assert_right(result, prompt)
+    assert result.report.pooled_tokens == 256
