@@ -27,7 +27,7 @@ EXTENSION = "kvcairn.connection"
 
 
 class Stalled(ConnectionError):
-    """The reader took nothing for as long as it may; its connection has been cut."""
+    """The reader took nothing for as long as it may; its connection is to be cut."""
 
 
 class HeadTooLarge(ValueError):
@@ -79,7 +79,7 @@ class Connection(HttpToolsProtocol):
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, _HEAD_TOO_LARGE)
         elif self._deadline is None and self._is_idle:
-            # Bytes that begin no request, such as empty lines, have ended uvicorn's own wait for the next one.
+            # Empty lines, or the rest of a body that nobody read, have ended uvicorn's own wait for the next request.
             self._set_deadline(self.header_seconds)
 
     @property
@@ -108,8 +108,6 @@ class Connection(HttpToolsProtocol):
         self._in_message = False
         self._clear_deadline()
         super().on_message_complete()
-        if self.cycle is not None and self.cycle.response_complete:
-            self._set_deadline(self.timeout_keep_alive)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -176,7 +174,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     async def flushed(self, *, stall_seconds: float) -> None:
-        """Wait until nothing is unsent; Stalled, and cut, if the reader takes nothing for `stall_seconds`."""
+        """Wait until nothing is unsent; Stalled if the reader takes nothing for `stall_seconds`: then cut it."""
         while self.flow.write_paused and not self.lost:
             waiting_bytes = self._waiting_bytes()
             try:
@@ -184,7 +182,6 @@ class Connection(HttpToolsProtocol):
                     await self.flow.drain()
             except TimeoutError:
                 if self._waiting_bytes() >= waiting_bytes:
-                    self.abort()
                     raise Stalled(f"the reader took nothing for {stall_seconds:g} s") from None
 
     def _waiting_bytes(self) -> int:

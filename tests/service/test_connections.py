@@ -203,26 +203,26 @@ class TestUploads:
             sock.sendall(head("/v1/prefixes:lookup", 100, "application/json") + b'{"layout"')
             assert read_to_end(sock).startswith(b"HTTP/1.1 408 ")
 
-    def test_uploads_together_take_no_more_memory_than_the_budget(self, tmp_path):
+    def test_uploads_together_keep_to_the_memory_they_share_and_never_wait_for_each_other(self, tmp_path):
         env = {"KVCAIRN_MAX_RECORD_BYTES": "8MiB", "KVCAIRN_UPLOAD_MEMORY_BYTES": "16MiB"}
         with running_service(tmp_path / "data", env=env) as service, service.http() as http:
             caller = Caller(http)
             document = layout_document(history_bytes=(8 << 20) - 4096)
             caller.register(document)
-            records = [chain_records(document, chain(document, 1, seed=seed))[0] for seed in range(12)]
-            answers, peak, done = [], 0.0, threading.Event()
+            bodies = [chain_records(document, chain(document, 4, seed=seed)) for seed in range(5)]
+            spoiled = [each[:-1] + bytes([each[-1] ^ 1]) for each in bodies[0]]
+            answers, peak = [], 0.0
 
-            def upload(body):
-                with service.http() as own:
-                    answers.append(Caller(own).store(iter([body[: 1 << 20], body[1 << 20 :]])).json()["stored"])
+            def upload(records):
+                with service.http(timeout_seconds=60) as own:
+                    answers.append(Caller(own).store(iter(records)).json())
 
-            threads = [threading.Thread(target=upload, args=(each,)) for each in records]
+            threads = [threading.Thread(target=upload, args=(each,)) for each in [spoiled, *bodies]]
             for thread in threads:
                 thread.start()
             while any(thread.is_alive() for thread in threads):
                 peak = max(peak, caller.metric("kvcairn_upload_memory_bytes"))
-            done.set()
-            assert answers == [1] * 12
+            assert sorted((each["stored"], len(each["rejected"])) for each in answers) == [(0, 4)] + [(4, 0)] * 5
             assert 0 < peak <= 16 << 20
             assert caller.metric("kvcairn_upload_memory_bytes") == 0
 
@@ -284,6 +284,13 @@ class TestHeads:
             assert b" 415 " in sock.recv(4096)
             sock.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             assert b"200 OK" in read_to_end(sock)
+
+    def test_a_connection_is_idle_again_once_the_body_that_nobody_read_has_come(self, quick_service):
+        with connect(quick_service) as sock:
+            sock.sendall(head("/v1/records:store", 1000, "text/plain"))
+            assert b" 415 " in sock.recv(4096)
+            sock.sendall(b"x" * 1000)
+            read_to_end(sock)
 
     @pytest.mark.parametrize("request_head", [
         b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-large: " + b"x" * (65 << 10) + b"\r\n\r\n",

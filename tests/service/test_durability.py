@@ -1,5 +1,6 @@
 """What outlives a restart, a kill, and a second service on the same directory."""
 
+import contextlib
 import json
 import os
 import resource
@@ -10,6 +11,7 @@ import time
 import httpx
 import pytest
 
+from kvcairn_storage.lmdb import LmdbReader, LmdbStore
 from service_caller import Caller
 from service_samples import RECORDS, chain, chain_records, layout_document
 from serving import running_service, start_service
@@ -226,3 +228,29 @@ def test_a_full_disk_is_507_and_nothing_stored_is_harmed(tmp_path):
         resource.prlimit(service.pid, resource.RLIMIT_FSIZE, before)
         assert caller.store(whole).json()["stored"] == 1
         assert caller.fetch(large, ("history", key)).content == whole
+
+
+def test_of_a_deleted_tenant_nothing_is_kept_on_the_disk(tmp_path):
+    with running_service(tmp_path / "data", env={"KVCAIRN_ADMIN_TOKEN": ADMIN}) as service:
+        with service.http(token=ADMIN) as admin:
+            admin.put("/v1/tenants/gone", json={})
+            token = admin.post("/v1/tenants/gone/tokens").json()["token"]
+            with service.http(token=token) as http:
+                fill(Caller(http))
+            assert token.encode() not in (tmp_path / "data" / "data.mdb").read_bytes()
+            assert admin.delete("/v1/tenants/gone").status_code == 204
+        with contextlib.closing(LmdbReader(tmp_path / "data")) as reader:
+            assert reader.count() == 0
+            assert [len(reader.documents(table)) for table in ("tenants", "tokens", "layouts")] == [1, 0, 0]
+
+
+def test_what_a_kill_in_the_middle_of_a_deletion_left_is_dropped_at_the_next_start(tmp_path):
+    with running_service(tmp_path / "data") as service, service.http() as http:
+        document, keys, _ = fill(Caller(http))
+    with contextlib.closing(LmdbStore(tmp_path / "data", map_bytes=1 << 30)) as store:
+        (name,) = store.documents("layouts")
+        assert store.delete_document("layouts", name)
+    with running_service(tmp_path / "data") as service, service.http() as http:
+        assert http.get("/v1/stats").json()["records"] == 0
+        Caller(http).register(document)
+        assert Caller(http).lookup(document, keys).json()["history_blocks"] == 0

@@ -131,20 +131,25 @@ class TestWalls:
         tenant = tenant_caller("leaving")
         document = layout_document(history_bytes=100_000)
         tenant.register(document)
-        first, second = chain_records(document, chain(document, 2))
+        keys = chain(document, 3)
+        records = chain_records(document, keys)
         before = admin.http.get("/v1/stats/all").json()["charged_bytes"]
+        made_anew = []
 
         def body():
-            yield first
+            yield records[0]
             for _ in range(500):
                 if admin.http.get("/v1/stats/all").json()["charged_bytes"] > before:
                     break
+            yield records[1][:50_000]
             assert admin.http.delete("/v1/tenants/leaving").status_code == 204
-            yield second[:50_000]
-            yield second[50_000:]
+            made_anew.append(tenant_caller("leaving"))
+            made_anew[0].register(document)
+            yield records[1][50_000:]
+            yield records[2]
 
-        answer = tenant.store(body()).json()
-        assert answer["stored"] >= 1
+        assert tenant.store(body()).status_code == 200
+        assert made_anew[0].exists(document, *[("history", key) for key in keys]) == [False] * 3
         assert admin.http.get("/v1/stats/all").json()["charged_bytes"] == before
 
     def test_the_default_tenant_always_exists(self, admin):
