@@ -67,7 +67,7 @@ class Capture:
         if len(tokens) < self._layout.block_tokens:
             return
         index = tokens.start // self._layout.block_tokens
-        if index >= len(self._held):
+        if index >= len(self._held) or self._offers.is_new_block(index):
             self._take_block(cache, index, tokens)
         if tokens.start in self._wished.windows:
             self._offers.add(Kind.WINDOW, index, self._window_rows(cache))

@@ -172,6 +172,7 @@ class CachedPrefill:
                 position_ids=torch.arange(start, stop, device=ids.device)[None],
                 cache=cache,
                 use_cache=True,
+                return_dict=True,
                 logits_to_keep=0 if stop == total else 1,
             )
             if plan.is_replay and stop == plan.hit_tokens:

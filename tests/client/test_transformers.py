@@ -18,7 +18,7 @@ from kvcairn_client.transformers import CachedPrefill
 from kvcairn_protocol.codec import decode_into
 from kvcairn_protocol.layout import Kind
 from kvcairn_protocol.record import HEADER_BYTES, verify_record
-from kvcairn_protocol.strategy import Anchored, Full, Periodic
+from kvcairn_protocol.strategy import Anchored, Full, Periodic, Zero
 from memory_service import MemoryService
 from serving import running_service
 from tiny_models import RATIOS, Oracle, differences, make_config, make_model, make_prompt, same_bits, uninterrupted
@@ -194,6 +194,19 @@ def test_what_the_service_lost_is_given_back_from_the_pools() -> None:
         stored = dict(service.records)
         service.records.clear()
         prefill(make_prompt(700))
+        assert prefill.flush()
+        assert service.records == stored
+
+
+def test_blocks_that_the_service_lost_are_offered_again_when_they_are_computed_again() -> None:
+    """The pools have the blocks, but no state: the run starts at 0 and takes nothing from them that it could report."""
+    service = MemoryService(Zero())
+    with server(service) as prefill:
+        prefill(make_prompt(700))
+        assert prefill.flush()
+        stored = dict(service.records)
+        service.records.clear()
+        assert prefill(make_prompt(700)).report.loaded_tokens == 0
         assert prefill.flush()
         assert service.records == stored
 
