@@ -67,6 +67,17 @@ class TenantSettings(_Request):
     ttl_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
+class TenantChange(TenantSettings):
+    """The body of PUT and PATCH: a document as GET answers it may be sent back; its name must be the path's."""
+
+    name: TenantName | None = None
+
+    @property
+    def settings(self) -> TenantSettings:
+        """What the body names, without the name; the rest has its defaults and counts as not named."""
+        return TenantSettings(**{field: getattr(self, field) for field in self.model_fields_set - {"name"}})
+
+
 class Tenant(TenantSettings):
     """A tenant's document, as GET, PUT and PATCH answer it."""
 

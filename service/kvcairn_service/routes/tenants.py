@@ -5,9 +5,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 
-from kvcairn_protocol.messages import Tenant, TenantName, Tenants, TenantSettings, TokenCreated, Tokens
+from kvcairn_protocol.messages import Tenant, TenantChange, TenantName, Tenants, TenantSettings, TokenCreated, Tokens
 from kvcairn_service.auth import admin_of
 from kvcairn_service.bodies import check_type, parse_json, read_body, read_json
+from kvcairn_service.errors import RuleBroken
 from kvcairn_service.layouts import check_strategies
 from kvcairn_service.openapi import problems, reads
 from kvcairn_service.routes.service import Running
@@ -33,21 +34,27 @@ async def show_tenant(name: Name, service: Running) -> Tenant:
     return service.tenants.get(name).document
 
 
-@router.put("/{name}", openapi_extra=reads(TenantSettings), responses=problems(400, 408, 413, 415, 422))
+@router.put("/{name}", openapi_extra=reads(TenantChange), responses=problems(400, 408, 413, 415, 422))
 async def put_tenant(name: Name, request: Request, service: Running) -> Tenant:
     """Make a tenant, or set all of its settings; what is left out takes its default."""
-    settings = await read_json(request, TenantSettings, stall_seconds=service.settings.stall_seconds)
-    return await _keep(service, name, settings)
+    change = await read_json(request, TenantChange, stall_seconds=service.settings.stall_seconds)
+    return await _keep(service, name, _settings(name, change))
 
 
-@router.patch("/{name}", openapi_extra=reads(TenantSettings), responses=problems(400, 404, 408, 413, 415, 422))
+@router.patch("/{name}", openapi_extra=reads(TenantChange), responses=problems(400, 404, 408, 413, 415, 422))
 async def patch_tenant(name: Name, request: Request, service: Running) -> Tenant:
     """Change what the body names, keep the rest; a strategy is replaced whole, null means unlimited."""
     check_type(request, ("application/json",))
     stall_seconds = service.settings.stall_seconds
     body = await read_body(request, max_bytes=MAX_SETTINGS_BYTES, stall_seconds=stall_seconds)
-    changes = parse_json(body, TenantSettings)
+    changes = _settings(name, parse_json(body, TenantChange))
     return await _keep(service, name, merge(service.tenants.get(name).document, changes))
+
+
+def _settings(name: str, change: TenantChange) -> TenantSettings:
+    if change.name not in (None, name):
+        raise RuleBroken(f"name: the path names tenant {name!r}, the body {change.name!r}; a tenant is not renamed")
+    return change.settings
 
 
 async def _keep(service: Service, name: str, settings: TenantSettings) -> Tenant:
