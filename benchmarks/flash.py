@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 from benchmarks.measure import Figure, interleave
+from benchmarks.memory import peak_private_bytes
 from benchmarks.prefixes import Prefix
 from benchmarks.raw_socket import raw_sender
-from benchmarks.service import peak_private_bytes, running_service
+from examples.service import running_service
 from kvcairn_client.client import Client
 from kvcairn_protocol.deepseek_v4 import flash
 
@@ -20,7 +21,7 @@ CLIENT_EXTRA_BYTES = 64 << 20
 
 def run(*, rounds: int, tiny: bool) -> list[Figure]:
     prefix = Prefix(flash("benchmark"), 2 if tiny else BLOCKS)
-    with running_service() as service, Client(service.url) as client, raw_sender() as sender:
+    with running_service("--capacity", "8GiB") as service, Client(service.url) as client, raw_sender() as sender:
         client.register(prefix.layout)
         prefix.store(client)
         with peak_private_bytes(service.pid) as peak:

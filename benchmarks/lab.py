@@ -8,7 +8,7 @@ import time
 
 from benchmarks.measure import Figure, Timing
 from benchmarks.prefixes import Prefix
-from benchmarks.service import running_service
+from examples.service import running_service
 from kvcairn_client.client import Client
 from kvcairn_protocol.layout import CarryStream, HistoryStream, Layout, WindowStream
 
@@ -40,7 +40,7 @@ def toy_layout() -> Layout:
 def run(*, rounds: int, tiny: bool) -> list[Figure]:
     blocks = 2 if tiny else PREFIX_TOKENS // BLOCK_TOKENS
     persist, reload = [], []
-    with running_service(capacity="1GiB") as service, Client(service.url) as client:
+    with running_service("--capacity", "1GiB") as service, Client(service.url) as client:
         for seed in range(rounds + 1):
             prefix = Prefix(toy_layout(), blocks, seed=seed)
             records = prefix.records(0, blocks + 1)

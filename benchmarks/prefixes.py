@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvcairn_client.client import Client, Outgoing, Wanted
+from kvcairn_client.client import Client
+from kvcairn_client.records import Outgoing, Wanted
 from kvcairn_protocol.layout import Kind, Layout
 from kvcairn_protocol.prefix import block_keys, parent_of
 
@@ -24,7 +25,7 @@ class Prefix:
     def __post_init__(self) -> None:
         tokens = np.random.default_rng(self.seed).integers(0, 100_000, self.blocks * self.layout.block_tokens)
         self.keys = block_keys(self.layout, tokens)
-        self.buffer = memoryview(np.zeros(self.payload_bytes, np.uint8))
+        self.buffer = np.zeros(self.payload_bytes, np.uint8).data
 
     @property
     def payload_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """A prompt of 8,200 tokens on the small transformers model: cold prefill beside a restore where a state stands."""
 
 from benchmarks.measure import Figure, interleave
-from benchmarks.service import running_service
+from examples.service import running_service
 from examples.small_model import MODEL_ID, small_model, tokenize
 from kvcairn_client.client import Client
 from kvcairn_client.transformers import CachedPrefill
@@ -24,7 +24,7 @@ def run(*, rounds: int, tiny: bool) -> list[Figure]:
         assert report.replayed_tokens == 0, report
         assert report.loaded_tokens == report.hit_tokens == PROMPT_TOKENS // 512 * 512 or tiny, report
 
-    with running_service(capacity="1GiB") as service:
+    with running_service("--capacity", "1GiB") as service:
         with Client(service.url) as client, CachedPrefill(model, client, model_id=MODEL_ID) as prefill:
             prefill(prompt)
             prefill.flush()

@@ -5,15 +5,11 @@ same weights. Exits 0 only if all strategies were byte-identical and the servers
 """
 
 import json
-import os
-import re
 import secrets
-import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from examples.agent_prompt import system_prompt
+from examples.service import running_service
 
 ROOT = Path(__file__).parent.parent
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -75,100 +72,93 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """The running service: where it is, and how to speak to it as its admin."""
+class Admin:
+    """Speaks to the running service as its admin."""
 
-    process: "subprocess.Popen[str]"
-    url: str
-    admin: httpx.Client
+    http: httpx.Client
 
     def tenant(self, name: str, strategy: Answer) -> str:
         """Make a tenant with that strategy; returns a token for it."""
-        self.admin.put(f"/v1/tenants/{name}", json={"strategy": strategy}).raise_for_status()
-        made = self.admin.post(f"/v1/tenants/{name}/tokens").raise_for_status().json()
+        self.http.put(f"/v1/tenants/{name}", json={"strategy": strategy}).raise_for_status()
+        made = self.http.post(f"/v1/tenants/{name}/tokens").raise_for_status().json()
         return str(made["token"])
 
     def stats(self) -> dict[str, Answer]:
         """Every tenant's statistics, by name."""
-        found = self.admin.get("/v1/stats/all").raise_for_status().json()
+        found = self.http.get("/v1/stats/all").raise_for_status().json()
         return {tenant["tenant"]: tenant for tenant in found["tenants"]}
 
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
 
+@dataclass(slots=True)
+class Fleet:
+    """Two servers with the same weights, each with a prompt of its own and the digest that a cold run of it had."""
 
-@contextmanager
-def running_service() -> Iterator[Service]:
-    """A closed service on a free loopback port, with its data in a temporary directory."""
-    admin_token = secrets.token_urlsafe(32)
-    with tempfile.TemporaryDirectory(prefix="kvcairn-demo-") as data:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "kvcairn_service", "serve", "--data", data, "--port", "0", "--capacity", "2GiB"],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
-            env=os.environ | {"KVCAIRN_ADMIN_TOKEN": admin_token},
-        )  # fmt: skip
-        try:
-            url = _listening_url(process)
-            with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {admin_token}"}) as admin:
-                yield Service(process, url, admin)
-        finally:
-            process.terminate()
-            process.wait()
+    console: Console
+    a: Server
+    b: Server
+    prompts: tuple[str, str]
+    cold: tuple[Answer, ...] = ()
 
+    def run_cold(self) -> None:
+        """Both prompts without kvcairn, uninterrupted: what everything else is compared with."""
+        with _progress(self.console) as bars:
+            self.cold = tuple(
+                server.ask(_bar(bars, f"{name}: cold, without kvcairn"), way="cold", prompt=prompt)
+                for name, server, prompt in zip("AB", (self.a, self.b), self.prompts, strict=True)
+            )
 
-def _listening_url(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if found := re.search(r"listening on (http://\S+)", line):
-            return found.group(1)
-    raise SystemExit("the service did not start")
+    def is_identical(self, *answers: Answer) -> bool:
+        """Whether A's and B's answers have the bits of their cold runs."""
+        return [answer["digest"] for answer in answers] == [answer["digest"] for answer in self.cold]
 
 
 def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 110)
     system = system_prompt()
+    admin_token = secrets.token_urlsafe(32)
     with ExitStack() as stack:
         console.print("[bold]kvcairn demo[/]: one server prefills, the other restores, every byte is compared\n")
-        service = stack.enter_context(running_service())
+        service = stack.enter_context(running_service("--capacity", "2GiB", env={"KVCAIRN_ADMIN_TOKEN": admin_token}))
+        headers = {"Authorization": f"Bearer {admin_token}"}
+        admin = Admin(stack.enter_context(httpx.Client(base_url=service.url, headers=headers, trust_env=False)))
         console.print(f"service on {service.url}; two servers load the same weights …")
-        servers = [Server(), Server()]
-        for server in servers:
+        fleet = Fleet(console, Server(), Server(), (system + QUESTION_A, system + QUESTION_B))
+        for server in (fleet.a, fleet.b):
             stack.callback(server.close)
             server.wait_until_ready()
-        identical = _compare_strategies(console, service, *servers, system=system)
-        _print_statistics(console, service)
-        survived = _fail_open(console, service, servers[1], system=system)
+        fleet.run_cold()
+        identical = _compare_strategies(fleet, admin, service.url, shared_tokens=len(system))
+        _print_statistics(console, admin)
+        token = admin.tenant("survivor", STRATEGIES["anchored"])
+        service.kill()
+        survived = _fail_open(fleet, url=service.url, token=token)
     console.print(f"demo: {identical}/{len(STRATEGIES)} strategies byte-identical")
     return 0 if identical == len(STRATEGIES) and survived else 1
 
 
-def _compare_strategies(console: Console, service: Service, a: Server, b: Server, *, system: str) -> int:
+def _compare_strategies(fleet: Fleet, admin: Admin, url: str, *, shared_tokens: int) -> int:
     table = Table(
         "strategy", "state", "history", "hit", "replayed", "computed", "cold", "restored", "", "identical",
-        title=f"Server B restores {len(system):,} tokens that server A prefilled",
+        title=f"Server B restores {shared_tokens:,} tokens; state and history: bytes that server A stored",
     )  # fmt: skip
-    with _progress(console) as bars:
-        first = a.ask(_bar(bars, "A: cold, without kvcairn"), way="cold", prompt=system + QUESTION_A)
-        oracle = b.ask(_bar(bars, "B: cold, without kvcairn"), way="cold", prompt=system + QUESTION_B)
-        identical = 0
+    identical = 0
+    with _progress(fleet.console) as bars:
         for name, strategy in STRATEGIES.items():
-            access = {"way": "cached", "url": service.url, "token": service.tenant(name, strategy)}
-            made = a.ask(_bar(bars, f"A: {name}: prefill"), prompt=system + QUESTION_A, **access)
-            stored = service.stats()[name]
-            restored = b.ask(_bar(bars, f"B: {name}: restore"), prompt=system + QUESTION_B, **access)
-            same = (made["digest"], restored["digest"]) == (first["digest"], oracle["digest"])
-            same = same and restored["hit_tokens"] > 0
+            access = {"way": "cached", "url": url, "token": admin.tenant(name, strategy)}
+            made = fleet.a.ask(_bar(bars, f"A: {name}: prefill"), prompt=fleet.prompts[0], **access)
+            stored = admin.stats()[name]
+            restored = fleet.b.ask(_bar(bars, f"B: {name}: restore"), prompt=fleet.prompts[1], **access)
+            same = fleet.is_identical(made, restored) and restored["hit_tokens"] > 0
             identical += same
-            table.add_row(*_row(name, stored, restored, cold_seconds=oracle["seconds"], same=same))
-    console.print(table)
+            table.add_row(*_row(name, stored, restored, cold_seconds=fleet.cold[1]["seconds"], same=same))
+    fleet.console.print(table)
     return identical
 
 
 def _row(name: str, stored: Answer, restored: Answer, *, cold_seconds: float, same: bool) -> list[str]:
     by_kind = {"history": 0, "state": 0, "window": 0}
     for row in stored["kinds"]:
-        by_kind[row["kind"]] += row["raw_bytes"]
+        by_kind[row["kind"]] += row["stored_bytes"]
     return [
         name,
         f"{(by_kind['state'] + by_kind['window']) / 1e6:.2f} MB",
@@ -181,12 +171,12 @@ def _row(name: str, stored: Answer, restored: Answer, *, cold_seconds: float, sa
     ]
 
 
-def _print_statistics(console: Console, service: Service) -> None:
+def _print_statistics(console: Console, admin: Admin) -> None:
     table = Table(
         "tenant", "records", "stored", "charged", "lookups", "asked tokens", "hit tokens",
         title="GET /v1/stats/all",
     )  # fmt: skip
-    for name, tenant in service.stats().items():
+    for name, tenant in admin.stats().items():
         table.add_row(
             name, f"{tenant['records']:,}", f"{tenant['stored_bytes'] / 1e6:.2f} MB",
             f"{tenant['charged_bytes'] / 1e6:.2f} MB", f"{tenant['lookups']:,}", f"{tenant['asked_tokens']:,}",
@@ -195,19 +185,19 @@ def _print_statistics(console: Console, service: Service) -> None:
     console.print(table)
 
 
-def _fail_open(console: Console, service: Service, server: Server, *, system: str) -> bool:
+def _fail_open(fleet: Fleet, *, url: str, token: str) -> bool:
     """The same prompts with the service killed: as fast as without it, and the same bytes."""
-    token = service.tenant("survivor", STRATEGIES["anchored"])
-    service.kill()
-    with _progress(console) as bars:
-        cold = server.ask(_bar(bars, "B: cold, without kvcairn"), way="cold", prompt=system + QUESTION_A)
-        access = {"way": "cached", "url": service.url, "token": token}
-        alone = server.ask(_bar(bars, "B: service killed"), prompt=system + QUESTION_A, **access)
-    same = bool(alone["digest"] == cold["digest"])
+    access = {"way": "cached", "url": url, "token": token}
+    with _progress(fleet.console) as bars:
+        alone = [
+            server.ask(_bar(bars, f"{name}: service killed"), prompt=prompt, **access)
+            for name, server, prompt in zip("AB", (fleet.a, fleet.b), fleet.prompts, strict=True)
+        ]
+    same = fleet.is_identical(*alone)
     verdict = "byte-identical" if same else "[bold red]DIFFERENT BYTES[/]"
-    console.print(
-        f"service killed: prefill went on, {verdict}, hit {alone['hit_tokens']} tokens, "
-        f"{alone['seconds']:.2f} s against {cold['seconds']:.2f} s without kvcairn"
+    seconds, cold = (sum(each["seconds"] for each in some) for some in (alone, fleet.cold))
+    fleet.console.print(
+        f"service killed: both went on, {verdict}, {seconds:.2f} s together against {cold:.2f} s without kvcairn"
     )
     return same
 

@@ -4,6 +4,7 @@ The same seed gives the same weights in every process, so that two processes sta
 """
 
 import hashlib
+from typing import Any
 
 import torch
 from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
@@ -14,18 +15,36 @@ VOCABULARY = 512
 MAX_TOKENS = 16_384
 
 
-def small_model(*, dtype: torch.dtype = torch.float32, seed: int = 0) -> DeepseekV4ForCausalLM:
+SETTINGS: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "moe_intermediate_size": 64,
+    "num_hidden_layers": len(RATIOS),
+    "num_attention_heads": 4,
+    "head_dim": 64,
+    "q_lora_rank": 64,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "max_position_embeddings": MAX_TOKENS,
+    "hc_mult": 2,
+    "o_groups": 2,
+    "o_lora_rank": 32,
+    "index_n_heads": 4,
+    "index_head_dim": 32,
+    "index_topk": 64,
+    "compress_ratios": list(RATIOS),
+    "sliding_window": 128,
+    "partial_rotary_factor": 0.25,
+}
+
+
+def small_model(*, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
     """Build the model; takes well under a second, needs no download."""
     torch.set_num_threads(1)  # bits are promised for equal kernels; one thread makes them equal on any core count
     torch.manual_seed(seed)
-    config = DeepseekV4Config(
-        vocab_size=VOCABULARY, hidden_size=128, moe_intermediate_size=64, num_hidden_layers=len(RATIOS),
-        num_attention_heads=4, head_dim=64, q_lora_rank=64, n_routed_experts=8, num_experts_per_tok=2,
-        n_shared_experts=1, max_position_embeddings=MAX_TOKENS, hc_mult=2, o_groups=2, o_lora_rank=32,
-        index_n_heads=4, index_head_dim=32, index_topk=64, compress_ratios=list(RATIOS), sliding_window=128,
-        partial_rotary_factor=0.25,
-    )  # fmt: skip
-    return DeepseekV4ForCausalLM(config).to(dtype).eval()
+    model: Any = DeepseekV4ForCausalLM(DeepseekV4Config(**SETTINGS))
+    return model.to(dtype).eval()
 
 
 def tokenize(text: str, *, tokens: int | None = None) -> torch.Tensor:
