@@ -121,8 +121,9 @@ class Client:
         if not records:
             return total
         self._registry.register(layout, self._within_control(deadline))
-        limit_bytes = self._registry.limits(self._within_control(deadline)).body_bytes
-        for body in bodies(layout, records, codec, limit_bytes=limit_bytes):
+        limits = self._registry.limits(self._within_control(deadline))
+        most = {"limit_bytes": limits.body_bytes, "limit_records": limits.keys_per_request}
+        for body in bodies(layout, records, codec, **most):
             call = partial(self._store_body, layout, body, deadline)
             total = added(total, self._registry.with_layout(layout, deadline, call), first=body.first)
         return total

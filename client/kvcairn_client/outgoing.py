@@ -12,6 +12,9 @@ from kvcairn_protocol.record import encode_record
 BODY_BYTES = 64 << 20
 """A body's usual size: big enough to run at full rate, small enough that encoded copies and a refusal cost little."""
 
+BODY_RECORDS = 4096
+"""Small records take the service's time by their number, not by their bytes."""
+
 
 @dataclass(slots=True)
 class StoreBody:
@@ -28,16 +31,24 @@ class StoreBody:
         self.size_bytes += len(header) + len(payload)
 
 
-def bodies(layout: Layout, records: Sequence[Outgoing], codec: CodecName, *, limit_bytes: int) -> Iterator[StoreBody]:
-    """Split records into bodies of at most `limit_bytes`; a record that alone is larger gets a body of its own.
+def bodies(
+    layout: Layout,
+    records: Sequence[Outgoing],
+    codec: CodecName,
+    *,
+    limit_bytes: int,
+    limit_records: int = BODY_RECORDS,
+) -> Iterator[StoreBody]:
+    """Split records into bodies of at most so many bytes and records; a record that alone is larger gets its own.
 
     Raises a RecordError for a record that no reader would accept, before the body that it belongs to is yielded.
     """
-    limit_bytes = min(limit_bytes, BODY_BYTES)
+    limit_bytes, limit_records = min(limit_bytes, BODY_BYTES), min(limit_records, BODY_RECORDS)
     body = StoreBody(first=0)
     for index, record in enumerate(records):
         header, payload = encoded(layout, record, codec)
-        if body.records and body.size_bytes + len(header) + len(payload) > limit_bytes:
+        is_full = body.records >= limit_records or body.size_bytes + len(header) + len(payload) > limit_bytes
+        if body.records and is_full:
             yield body
             body = StoreBody(first=index)
         body.add(header, payload)

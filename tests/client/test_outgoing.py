@@ -15,10 +15,11 @@ LAYOUT = samples.layout()
 RECORD_BYTES = HEADER_BYTES + LAYOUT.payload_bytes(Kind.HISTORY)
 
 
-@given(st.integers(0, 12), st.integers(1, 5 * RECORD_BYTES))
-def test_every_record_goes_once_in_order_within_the_limit(count: int, limit_bytes: int) -> None:
+@given(st.integers(0, 12), st.integers(1, 5 * RECORD_BYTES), st.integers(1, 13))
+def test_every_record_goes_once_in_order_within_the_limits(count: int, limit_bytes: int, limit_records: int) -> None:
     records = samples.prompt(LAYOUT, count)
-    found = list(bodies(LAYOUT, records, "raw", limit_bytes=limit_bytes))
+    found = list(bodies(LAYOUT, records, "raw", limit_bytes=limit_bytes, limit_records=limit_records))
+    assert all(body.records <= limit_records for body in found)
     assert [body.first for body in found] == [sum(b.records for b in found[:i]) for i in range(len(found))]
     assert sum(body.records for body in found) == count
     for body in found:
