@@ -8,47 +8,40 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import Request
 
 from kvcairn_service.errors import BodyTimeout, Disconnected, Malformed, RuleBroken, TooLarge, WrongType
+from kvcairn_service.pace import Pace, pace_of
 from kvcairn_service.problems import describe
-
-MAX_JSON_BYTES = 8 << 20
-"""Far above what the limit on keys needs; a body beyond it is refused before it is parsed."""
-
-PROGRESS_BYTES = 16 << 10
-"""A body must bring this much in every stall bound; one that trickles is cut like one that stands still."""
+from kvcairn_service.settings import Settings
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-async def pieces(request: Request, *, max_bytes: int, stall_seconds: float) -> AsyncIterator[bytes]:
+async def pieces(request: Request, *, max_bytes: int, pace: Pace) -> AsyncIterator[bytes]:
     """The body as it arrives; not read further while the consumer is busy.
 
-    TooLarge beyond `max_bytes` (at once where Content-Length tells), BodyTimeout for one that stalls, Disconnected
-    for a client that went away. Time that the consumer takes does not count against the client.
+    TooLarge beyond `max_bytes` (at once where Content-Length tells), BodyTimeout for one that is slower than `pace`
+    allows, Disconnected for a client that went away. Time that the consumer takes does not count against the client.
     """
     check_length(request, max_bytes=max_bytes)
     clock = asyncio.get_running_loop().time
-    waited_seconds, progress_bytes, total_bytes, more = 0.0, 0, 0, True
+    total_bytes, more = 0, True
     while more:
-        started = clock()
-        message = await _next_message(request, stall_seconds - waited_seconds, stall_seconds=stall_seconds)
+        started_seconds = clock()
+        message = await _next_message(request, pace)
         piece, more = message.get("body", b""), message.get("more_body", False)
-        waited_seconds += clock() - started
-        progress_bytes += len(piece)
+        pace.note(waited_seconds=clock() - started_seconds, moved_bytes=len(piece))
         total_bytes += len(piece)
         if total_bytes > max_bytes:
             raise TooLarge(f"a body has at most {max_bytes} bytes here; this one goes on")
-        if progress_bytes >= PROGRESS_BYTES:
-            waited_seconds, progress_bytes = 0.0, 0
         if piece:
             yield piece
 
 
-async def _next_message(request: Request, left_seconds: float, *, stall_seconds: float) -> Any:
+async def _next_message(request: Request, pace: Pace) -> Any:
     try:
-        async with asyncio.timeout(max(left_seconds, 0.0)):
+        async with asyncio.timeout(max(pace.left_seconds, 0.0)):
             message = await request.receive()
     except TimeoutError:
-        raise BodyTimeout(f"the body brought less than {PROGRESS_BYTES} bytes in {stall_seconds:g} s") from None
+        raise BodyTimeout(f"the body brought {pace}") from None
     if message["type"] == "http.disconnect":
         raise Disconnected("the client went away before its body was complete")
     return message
@@ -65,9 +58,9 @@ def check_length(request: Request, *, max_bytes: int) -> None:
         raise TooLarge(f"a body has at most {max_bytes} bytes here; this one declares {declared}")
 
 
-async def read_body(request: Request, *, max_bytes: int, stall_seconds: float) -> bytes:
+async def read_body(request: Request, *, max_bytes: int, pace: Pace) -> bytes:
     """The whole body of a small request."""
-    return b"".join([each async for each in pieces(request, max_bytes=max_bytes, stall_seconds=stall_seconds)])
+    return b"".join([each async for each in pieces(request, max_bytes=max_bytes, pace=pace)])
 
 
 def check_type(request: Request, allowed: Collection[str]) -> None:
@@ -79,13 +72,13 @@ def check_type(request: Request, allowed: Collection[str]) -> None:
     raise WrongType(f"content type is {' or '.join(allowed)}; found {given or 'none'}")
 
 
-async def read_json(request: Request, model: "type[Model] | TypeAdapter[Model]", *, stall_seconds: float) -> Model:
+async def read_json(request: Request, model: "type[Model] | TypeAdapter[Model]", settings: Settings) -> Model:
     """A request's JSON body as `model`, parsed and validated in one pass over the bytes.
 
     Malformed (400): no JSON. RuleBroken (422): JSON of another shape; the message names the fields.
     """
     check_type(request, ("application/json",))
-    body = await read_body(request, max_bytes=MAX_JSON_BYTES, stall_seconds=stall_seconds)
+    body = await read_body(request, max_bytes=settings.max_json_bytes, pace=pace_of(settings))
     return parse_json(body, model)
 
 

@@ -5,6 +5,7 @@ Why these figures: docs/decisions/data-plane.md. The transport's buffer is kept 
 """
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import secrets
@@ -20,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from kvcairn_protocol.messages import PROBLEM_TYPE
+from kvcairn_service.pace import Pace
 
 SEND_BUFFER_BYTES = 4 << 20
 MAX_HEAD_BYTES = 64 << 10
@@ -27,7 +29,11 @@ EXTENSION = "kvcairn.connection"
 
 
 class Stalled(ConnectionError):
-    """The reader took nothing for as long as it may; its connection is to be cut."""
+    """The reader takes what it asked for too slowly, or not at all; its connection is to be cut."""
+
+
+class Gone(ConnectionError):
+    """The client closed the connection; what is sent to it now reaches nobody."""
 
 
 class HeadTooLarge(ValueError):
@@ -164,25 +170,30 @@ class Connection(HttpToolsProtocol):
             self._deadline = None
             self.transport.abort()
 
-    @property
-    def lost(self) -> bool:
-        return self.gone.is_set()
-
     def abort(self) -> None:
         """Cut the connection at once; what is unsent is dropped. `gone` is set a moment later."""
-        if not self.lost:
+        if not self.gone.is_set():
             self.transport.abort()
 
-    async def flushed(self, *, stall_seconds: float) -> None:
-        """Wait until nothing is unsent; Stalled if the reader takes nothing for `stall_seconds`: then cut it."""
-        while self.flow.write_paused and not self.lost:
-            waiting_bytes = self._waiting_bytes()
-            try:
-                async with asyncio.timeout(stall_seconds):
+    def check(self) -> None:
+        """Gone if nobody is there any more: uvicorn drops what is sent to a lost connection without a word."""
+        # The transport knows a turn of the loop before the protocol is told.
+        if self.gone.is_set() or self.transport.is_closing():
+            raise Gone("the client went away before its answer was complete")
+
+    async def flushed(self, pace: Pace) -> None:
+        """Wait until nothing is unsent; Stalled if the reader is slower than `pace` allows, Gone if it left."""
+        self.check()
+        while self.flow.write_paused:
+            waiting_bytes, started_seconds = self._waiting_bytes(), self.loop.time()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pace.left_seconds):
                     await self.flow.drain()
-            except TimeoutError:
-                if self._waiting_bytes() >= waiting_bytes:
-                    raise Stalled(f"the reader took nothing for {stall_seconds:g} s") from None
+            self.check()
+            moved_bytes = waiting_bytes - self._waiting_bytes()
+            pace.note(waited_seconds=self.loop.time() - started_seconds, moved_bytes=moved_bytes)
+            if pace.is_over:
+                raise Stalled(f"the reader took {pace}")
 
     def _waiting_bytes(self) -> int:
         """What the peer has not taken yet, in the transport and in the kernel.

@@ -19,6 +19,7 @@ from kvcairn_protocol.messages import RECORDS_TYPE
 from kvcairn_protocol.record import HEADER_BYTES, missing_record
 from kvcairn_service.connection import Connection, connection_of
 from kvcairn_service.counters import Counters
+from kvcairn_service.pace import Pace
 from kvcairn_storage.prefixes import PrefixStore
 from kvcairn_storage.store import Entry, RecordKey
 
@@ -48,8 +49,8 @@ class Broken(ConnectionError):
 class RecordStream(Response):
     """The answer to a fetch. The records are held from eviction from its start until the last one is sent.
 
-    Uses are counted for what was sent. A reader that stalls, a client that goes away and a cancelled task all end in
-    the same place, which releases the hold.
+    Bytes and uses are counted for what a connection took while it was alive. A reader that is too slow, a client that
+    goes away and a cancelled task all end in the same place, which releases the hold.
     """
 
     media_type = RECORDS_TYPE
@@ -61,14 +62,14 @@ class RecordStream(Response):
         layout: Layout,
         keys: Sequence[RecordKey],
         counters: Counters,
-        stall_seconds: float,
+        pace: Pace,
     ) -> None:
         super().__init__()
         self._store = store
         self._layout = layout
         self._keys = keys
         self._counters = counters
-        self._stall_seconds = stall_seconds
+        self._pace = pace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         connection = connection_of(scope)
@@ -90,22 +91,22 @@ class RecordStream(Response):
         sent: list[RecordKey] = []
         try:
             async for run in self._warmed(promised):
-                if connection is not None:
-                    await connection.flushed(stall_seconds=self._stall_seconds)
-                await self._send_run(run, send)
+                await self._send_run(run, send, connection)
                 sent += [each.key for each in run if each.entry]
                 await asyncio.sleep(0)
         finally:
             self._store.touch(sent)
-        if connection is not None:
-            await connection.flushed(stall_seconds=self._stall_seconds)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_run(self, run: list[Promised], send: Send) -> None:
+    async def _send_run(self, run: list[Promised], send: Send, connection: Connection | None) -> None:
+        if connection is not None:
+            connection.check()
         copies = [self._copy(each) for each in run]
         piece = copies[0] if len(copies) == 1 else b"".join(copies)
-        self._counters.sent_bytes += len(piece)
         await send({"type": "http.response.body", "body": piece, "more_body": True})
+        if connection is not None:
+            await connection.flushed(self._pace)
+        self._counters.sent_bytes += len(piece)
 
     async def _warmed(self, promised: list[Promised]) -> AsyncIterator[list[Promised]]:
         """Runs of records to send as one piece each, whose pages are in memory; the next ones are being touched."""

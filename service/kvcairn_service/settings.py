@@ -62,6 +62,7 @@ class Settings(BaseSettings):
     upload_memory_bytes: Bytes = ByteSize(160 * MEBIBYTE)
 
     stall_seconds: Seconds = 30.0
+    min_bytes_per_second: Bytes = ByteSize(256 << 10)
     header_seconds: Seconds = 20.0
     keep_alive_seconds: Seconds = 75.0
     drain_seconds: Seconds = 30.0
@@ -70,6 +71,11 @@ class Settings(BaseSettings):
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["plain", "json"] = "plain"
+
+    @property
+    def max_json_bytes(self) -> int:
+        """More than any request of `max_keys` keys needs, even one that is indented; beyond it none is parsed."""
+        return max(64 << 10, self.max_keys * 512)
 
     @property
     def is_open(self) -> bool:

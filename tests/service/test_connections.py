@@ -1,5 +1,6 @@
 """Clients that vanish, stall, trickle or overdo it: what they took is given back, and nobody else is harmed."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -32,9 +33,29 @@ def quick(quick_service):
         yield Caller(http)
 
 
-def connect(service):
+@pytest.fixture(scope="module")
+def narrow_service(tmp_path_factory):
+    """Records of 8 MiB at most, memory for one of them and small ones, eight requests at once."""
+    env = {"KVCAIRN_MAX_RECORD_BYTES": "8MiB", "KVCAIRN_UPLOAD_MEMORY_BYTES": "16MiB", "KVCAIRN_MAX_REQUESTS": "8"}
+    with running_service(tmp_path_factory.mktemp("narrow") / "data", env=env) as service:
+        yield service
+
+
+@pytest.fixture
+def narrow(narrow_service):
+    with narrow_service.http() as http:
+        yield Caller(http)
+
+
+def connect(service, *, buffer_bytes=None):
+    """A connection; its kernel takes data in steps of about half its buffer's size."""
     host, port = service.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=30)
+    sock = socket.socket()
+    sock.settimeout(30)
+    if buffer_bytes is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    sock.connect((host, int(port)))
+    return sock
 
 
 def head(path, length, content_type=RECORDS):
@@ -86,10 +107,10 @@ def large(quick):
     quick.http.delete(f"/v1/layouts/{fingerprint(document).hex()}")
 
 
-def fetching(service, document, keys):
+def fetching(service, document, keys, *, buffer_bytes=None):
     """A connection on which all of these were asked for and nothing was read yet."""
     body = json.dumps(Caller.naming(document, *[("history", key) for key in keys])).encode()
-    sock = connect(service)
+    sock = connect(service, buffer_bytes=buffer_bytes)
     sock.sendall(head("/v1/records:fetch", len(body), "application/json") + body)
     return sock
 
@@ -98,12 +119,22 @@ class TestDownloads:
     """A fetch holds records; every way it can end lets them go."""
 
     def test_a_client_that_vanishes_lets_its_records_go(self, quick_service, quick, large):
-        document, keys, _ = large
+        """And nothing more is sent to nobody, nor counted."""
+        document, keys, whole = large
+        before = quick.metric("kvcairn_sent_bytes_total")
         sock = fetching(quick_service, document, keys)
         assert len(sock.recv(1 << 16)) > 0
         assert quick.metric("kvcairn_held_records") == 40
         sock.close()
         assert eventually(lambda: at_rest(quick))
+        sent_bytes = quick.metric("kvcairn_sent_bytes_total") - before
+        assert 0 < sent_bytes < len(whole) / 2
+        (kind,) = (
+            each
+            for each in quick.http.get("/v1/stats").json()["kinds"]
+            if each["layout"] == fingerprint(document).hex()
+        )
+        assert kind["uses"] == kind["reused_records"] == sent_bytes // (len(whole) // 40)
 
     def test_a_reader_that_stalls_is_cut_and_never_gets_a_wrong_byte(self, quick_service, quick, large):
         document, keys, whole = large
@@ -129,6 +160,18 @@ class TestDownloads:
                 answer += part
         assert answer.endswith(whole)
         assert eventually(lambda: at_rest(quick))
+
+    def test_a_reader_that_takes_a_little_now_and_then_is_cut(self, quick_service, quick, large):
+        """In each stall bound something is taken, but fewer bytes than the least rate asks for."""
+        document, keys, _ = large
+        with fetching(quick_service, document, keys, buffer_bytes=16 << 10) as sock:
+            assert eventually(lambda: quick.metric("kvcairn_held_records") == 40)
+            for _ in range(100):
+                sock.recv(4096)
+                if at_rest(quick):
+                    break
+                time.sleep(0.05)
+            assert at_rest(quick)
 
     def test_others_are_answered_while_a_large_fetch_runs(self, quick_service, quick, large):
         document, keys, _ = large
@@ -184,15 +227,16 @@ class TestUploads:
             assert quick.lookup(document, keys).json()["history_blocks"] == 2
         assert quick.store(chain_records(document, keys)[2]).json()["stored"] == 1
 
-    @pytest.mark.parametrize("trickle", [False, True])
-    def test_an_upload_that_stalls_or_trickles_is_cut(self, quick_service, quick, trickle):
-        document = layout_document(history_bytes=300_000)
+    @pytest.mark.parametrize("piece_bytes", [0, 1, 16 << 10], ids=["stalls", "drips", "trickles"])
+    def test_an_upload_that_is_too_slow_is_cut(self, quick_service, quick, piece_bytes):
+        """The fastest of these brings 80 KiB a second, and a quarter of a megabyte is asked for."""
+        document = layout_document(history_bytes=2 << 20)
         quick.register(document)
         body = chain_records(document, chain(document, 1))[0]
         with connect(quick_service) as sock:
             sock.sendall(head("/v1/records:store", len(body)) + body[:1000])
-            if trickle:
-                threading.Thread(target=trickling, args=(sock, body[1000:]), daemon=True).start()
+            if piece_bytes:
+                threading.Thread(target=trickling, args=(sock, body[1000:], piece_bytes), daemon=True).start()
             answer = read_to_end(sock)
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b"connection: close" in answer.lower()
@@ -203,35 +247,51 @@ class TestUploads:
             sock.sendall(head("/v1/prefixes:lookup", 100, "application/json") + b'{"layout"')
             assert read_to_end(sock).startswith(b"HTTP/1.1 408 ")
 
-    def test_uploads_together_keep_to_the_memory_they_share_and_never_wait_for_each_other(self, tmp_path):
-        env = {"KVCAIRN_MAX_RECORD_BYTES": "8MiB", "KVCAIRN_UPLOAD_MEMORY_BYTES": "16MiB"}
-        with running_service(tmp_path / "data", env=env) as service, service.http() as http:
-            caller = Caller(http)
-            document = layout_document(history_bytes=(8 << 20) - 4096)
-            caller.register(document)
-            bodies = [chain_records(document, chain(document, 4, seed=seed)) for seed in range(5)]
-            spoiled = [each[:-1] + bytes([each[-1] ^ 1]) for each in bodies[0]]
-            answers, peak = [], 0.0
+    def test_uploads_together_keep_to_the_memory_they_share_and_never_wait_for_each_other(self, narrow_service, narrow):
+        document = layout_document(history_bytes=(8 << 20) - 4096)
+        narrow.register(document)
+        bodies = [chain_records(document, chain(document, 4, seed=seed)) for seed in range(5)]
+        spoiled = [each[:-1] + bytes([each[-1] ^ 1]) for each in bodies[0]]
+        answers, peak = [], 0.0
 
-            def upload(records):
-                with service.http(timeout_seconds=60) as own:
-                    answers.append(Caller(own).store(iter(records)).json())
+        def upload(records):
+            with narrow_service.http(timeout_seconds=60) as own:
+                answers.append(Caller(own).store(iter(records)).json())
 
-            threads = [threading.Thread(target=upload, args=(each,)) for each in [spoiled, *bodies]]
-            for thread in threads:
-                thread.start()
-            while any(thread.is_alive() for thread in threads):
-                peak = max(peak, caller.metric("kvcairn_upload_memory_bytes"))
-            assert sorted((each["stored"], len(each["rejected"])) for each in answers) == [(0, 4)] + [(4, 0)] * 5
-            assert 0 < peak <= 16 << 20
-            assert caller.metric("kvcairn_upload_memory_bytes") == 0
+        threads = [threading.Thread(target=upload, args=(each,)) for each in [spoiled, *bodies]]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            peak = max(peak, narrow.metric("kvcairn_upload_memory_bytes"))
+            time.sleep(0.005)
+        assert sorted((each["stored"], len(each["rejected"])) for each in answers) == [(0, 4)] + [(4, 0)] * 5
+        assert 0 < peak <= 16 << 20
+        assert narrow.metric("kvcairn_upload_memory_bytes") == 0
+
+    def test_small_records_pass_large_ones_that_take_their_time(self, narrow_service, narrow):
+        large, small = layout_document(history_bytes=(8 << 20) - 4096), layout_document()
+        narrow.register(large)
+        narrow.register(small)
+        bodies = [chain_records(large, chain(large, 1, seed=seed))[0] for seed in (7, 8)]
+        with connect(narrow_service) as one, connect(narrow_service) as two:
+            for sock, body in zip((one, two), bodies, strict=True):
+                sock.sendall(head("/v1/records:store", len(body)) + body[:128])
+            assert eventually(lambda: narrow.metric("kvcairn_upload_memory_bytes") == len(bodies[0]))
+            assert eventually(lambda: narrow.metric("kvcairn_requests_in_flight") == 3)
+            for record in chain_records(small, chain(small, 50)):
+                assert narrow.store(record).json()["stored"] == 1
+            assert narrow.metric("kvcairn_upload_memory_bytes") == len(bodies[0])
+            for sock, body in zip((one, two), bodies, strict=True):
+                sock.sendall(body[128:])
+                assert b" 200 OK" in sock.recv(4096)
+        assert eventually(lambda: at_rest(narrow))
 
 
-def trickling(sock, rest):
+def trickling(sock, rest, piece_bytes):
     try:
-        for each in rest:
-            sock.sendall(bytes([each]))
-            time.sleep(0.02)
+        for at in range(0, len(rest), piece_bytes):
+            sock.sendall(rest[at : at + piece_bytes])
+            time.sleep(0.2)
     except OSError:
         return
 
@@ -328,21 +388,18 @@ class TestHeads:
 class TestBounds:
     """How much at once."""
 
-    def test_too_many_requests_at_once_are_429_and_probes_still_pass(self, tmp_path):
-        with (
-            running_service(tmp_path / "data", env={"KVCAIRN_MAX_REQUESTS": "2"}) as service,
-            service.http() as http,
-            connect(service) as one,
-            connect(service) as two,
-        ):
-            for sock in (one, two):
+    def test_too_many_requests_at_once_are_429_and_probes_still_pass(self, narrow_service, narrow):
+        http = narrow.http
+        with contextlib.ExitStack() as sockets:
+            waiting = [sockets.enter_context(connect(narrow_service)) for _ in range(8)]
+            for sock in waiting:
                 sock.sendall(head("/v1/records:store", 1000) + b"K")
             assert eventually(lambda: http.get("/v1/stats").status_code == 429)
             refused = http.get("/v1/stats")
             assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) > 0
             assert http.get("/readyz").status_code == 200
-            one.close()
+            waiting[0].close()
             assert eventually(lambda: http.get("/v1/stats").status_code == 200)
 
     def test_too_many_connections_are_turned_away(self, quick_service):

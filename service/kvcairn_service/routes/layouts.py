@@ -12,6 +12,7 @@ from kvcairn_service.auth import CallingTenant
 from kvcairn_service.bodies import check_type, read_body
 from kvcairn_service.layouts import check_strategies, entry, read_layout
 from kvcairn_service.openapi import problems, reads
+from kvcairn_service.pace import pace_of
 from kvcairn_service.routes.service import Running
 
 router = APIRouter(tags=["layouts"], prefix="/v1/layouts")
@@ -43,7 +44,7 @@ async def register_layout(
     """Register a layout; 201 the first time, 200 from then on."""
     settings = service.settings
     check_type(request, ("application/json",))
-    body = await read_body(request, max_bytes=settings.max_layout_bytes, stall_seconds=settings.stall_seconds)
+    body = await read_body(request, max_bytes=settings.max_layout_bytes, pace=pace_of(settings))
     layout = read_layout(body, fingerprint=bytes.fromhex(fingerprint), max_record_bytes=settings.max_record_bytes)
     check_strategies(tenant.document.strategy, [layout])
     is_new = await service.layouts.put(tenant.id, layout)

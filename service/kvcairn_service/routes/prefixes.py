@@ -33,7 +33,7 @@ TouchRequest: TypeAdapter[PrefixRequest | RecordsRequest] = TypeAdapter(
 @router.post("/prefixes:lookup", openapi_extra=reads(PrefixRequest), responses=problems(400, 408, 409, 413, 415, 422))
 async def look_up(request: Request, service: Running, tenant: CallingTenant) -> LookupAnswer:
     """The longest stored run of history blocks from the first key, and every state inside it, deepest first."""
-    asked = await read_json(request, PrefixRequest, stall_seconds=service.settings.stall_seconds)
+    asked = await read_json(request, PrefixRequest, service.settings)
     check_count(len(asked.block_keys), service)
     layout = service.layouts.get(tenant.id, bytes.fromhex(asked.layout))
     if not layout.chained:
@@ -68,7 +68,7 @@ def _count(service: Service, tenant: KeptTenant, layout: Layout, *, asked_blocks
 )
 async def touch(request: Request, service: Running, tenant: CallingTenant) -> TouchAnswer:
     """Count as use what a client was served from its own pools."""
-    asked = await read_json(request, TouchRequest, stall_seconds=service.settings.stall_seconds)
+    asked = await read_json(request, TouchRequest, service.settings)
     names = asked.records if isinstance(asked, RecordsRequest) else asked.block_keys
     check_count(len(names), service)
     layout = service.layouts.get(tenant.id, bytes.fromhex(asked.layout)).fingerprint

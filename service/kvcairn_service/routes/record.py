@@ -16,6 +16,7 @@ from kvcairn_service.bodies import check_type, pieces
 from kvcairn_service.errors import NotFound, RuleBroken
 from kvcairn_service.ingest import RECORD_TYPES, Upload
 from kvcairn_service.openapi import problems, reads_records, sends_records
+from kvcairn_service.pace import pace_of
 from kvcairn_service.routes.service import Running
 from kvcairn_service.state import record_key
 from kvcairn_service.verify import read_verified
@@ -84,9 +85,8 @@ async def put_record(named: Named, request: Request, service: Running, tenant: C
     """Store one record: 201, or 200 where it is present already; 422 where it is not what the path names."""
     check_type(request, RECORD_TYPES)
     layout = service.layouts.get(tenant.id, named.layout)
-    settings = service.settings
-    limit_bytes = HEADER_BYTES + settings.max_record_bytes
-    body = pieces(request, max_bytes=limit_bytes, stall_seconds=settings.stall_seconds)
+    limit_bytes = HEADER_BYTES + service.settings.max_record_bytes
+    body = pieces(request, max_bytes=limit_bytes, pace=pace_of(service.settings))
     answer = await Upload(service=service, tenant=tenant).run(only_named(body, named, layout))
     if answer.rejected:
         reason = answer.rejected[0].reason

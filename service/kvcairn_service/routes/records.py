@@ -16,6 +16,7 @@ from kvcairn_service.auth import CallingTenant
 from kvcairn_service.bodies import check_type, pieces, read_json
 from kvcairn_service.ingest import RECORD_TYPES, Upload
 from kvcairn_service.openapi import problems, reads, reads_records, sends_records
+from kvcairn_service.pace import pace_of
 from kvcairn_service.routes.prefixes import check_count
 from kvcairn_service.routes.service import Running
 from kvcairn_service.send import RecordStream
@@ -51,12 +52,12 @@ async def fetch(request: Request, service: Running, tenant: CallingTenant) -> Re
         layout=service.layouts.get(tenant.id, layout),
         keys=keys,
         counters=service.counters,
-        stall_seconds=service.settings.stall_seconds,
+        pace=pace_of(service.settings),
     )
 
 
 async def _asked(request: Request, service: Service, tenant: KeptTenant) -> tuple[list[RecordKey], bytes]:
-    asked = await read_json(request, RecordsRequest, stall_seconds=service.settings.stall_seconds)
+    asked = await read_json(request, RecordsRequest, service.settings)
     check_count(len(asked.records), service)
     layout = service.layouts.get(tenant.id, bytes.fromhex(asked.layout)).fingerprint
     await service.expire_idle(tenant)
@@ -71,15 +72,14 @@ async def _asked(request: Request, service: Service, tenant: KeptTenant) -> tupl
 async def store(request: Request, service: Running, tenant: CallingTenant) -> StoreAnswer:
     """Store records; what the answer counts as stored is committed to disk. First writer wins."""
     check_type(request, RECORD_TYPES)
-    settings = service.settings
-    body = pieces(request, max_bytes=settings.max_body_bytes, stall_seconds=settings.stall_seconds)
+    body = pieces(request, max_bytes=service.settings.max_body_bytes, pace=pace_of(service.settings))
     return await Upload(service=service, tenant=tenant).run(body)
 
 
 @router.post("/records:report", openapi_extra=reads(ReportRequest), responses=problems(400, 408, 409, 415, 422))
 async def report(request: Request, service: Running, tenant: CallingTenant) -> ReportAnswer:
     """A reader found this record bad: verify it again, and serve it no more if it is."""
-    asked = await read_json(request, ReportRequest, stall_seconds=service.settings.stall_seconds)
+    asked = await read_json(request, ReportRequest, service.settings)
     layout = service.layouts.get(tenant.id, bytes.fromhex(asked.layout))
     key = record_key(tenant, layout.fingerprint, asked.kind, asked.key)
     async with service.decoding:

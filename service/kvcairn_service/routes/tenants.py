@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Path, Request
 
 from kvcairn_protocol.messages import Tenant, TenantChange, TenantName, Tenants, TenantSettings, TokenCreated, Tokens
 from kvcairn_service.auth import admin_of
-from kvcairn_service.bodies import check_type, parse_json, read_body, read_json
+from kvcairn_service.bodies import read_json
 from kvcairn_service.errors import RuleBroken
 from kvcairn_service.layouts import check_strategies
 from kvcairn_service.openapi import problems, reads
@@ -18,8 +18,6 @@ from kvcairn_service.tenants import merge
 router = APIRouter(tags=["tenants"], prefix="/v1/tenants", dependencies=[Depends(admin_of)])
 
 Name = Annotated[TenantName, Path(description="lower-case letters, digits, dots, dashes and underscores")]
-
-MAX_SETTINGS_BYTES = 64 << 10
 
 
 @router.get("", responses=problems())
@@ -37,17 +35,14 @@ async def show_tenant(name: Name, service: Running) -> Tenant:
 @router.put("/{name}", openapi_extra=reads(TenantChange), responses=problems(400, 408, 413, 415, 422))
 async def put_tenant(name: Name, request: Request, service: Running) -> Tenant:
     """Make a tenant, or set all of its settings; what is left out takes its default."""
-    change = await read_json(request, TenantChange, stall_seconds=service.settings.stall_seconds)
+    change = await read_json(request, TenantChange, service.settings)
     return await _keep(service, name, _settings(name, change))
 
 
 @router.patch("/{name}", openapi_extra=reads(TenantChange), responses=problems(400, 404, 408, 413, 415, 422))
 async def patch_tenant(name: Name, request: Request, service: Running) -> Tenant:
     """Change what the body names, keep the rest; a strategy is replaced whole, null means unlimited."""
-    check_type(request, ("application/json",))
-    stall_seconds = service.settings.stall_seconds
-    body = await read_body(request, max_bytes=MAX_SETTINGS_BYTES, stall_seconds=stall_seconds)
-    changes = _settings(name, parse_json(body, TenantChange))
+    changes = _settings(name, await read_json(request, TenantChange, service.settings))
     return await _keep(service, name, merge(service.tenants.get(name).document, changes))
 
 
