@@ -6,6 +6,7 @@ share; an upload that must wait for it first gives back everything it holds.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
@@ -73,13 +74,13 @@ class Tally:
 
 @dataclass(slots=True, kw_only=True)
 class Upload:
-    """One upload of a tenant's. To be used once, from the event loop."""
+    """One upload of a tenant's. To be used once, from the event loop. _held: how many records of each size in bytes."""
 
     service: Service
     tenant: KeptTenant
     tally: Tally = field(default_factory=Tally)
     _parser: RecordParser = field(init=False)
-    _held_bytes: int = 0
+    _held: Counter[int] = field(default_factory=Counter)
     _group: list[Received] = field(default_factory=list)
     _group_bytes: int = 0
     _committing: "asyncio.Task[None] | None" = None
@@ -146,11 +147,12 @@ class Upload:
         if not self.service.budget.try_acquire(size_bytes):
             await self._commit_all()
             await self.service.budget.acquire(size_bytes)
-        self._held_bytes += size_bytes
+        self._held[size_bytes] += 1
 
-    def _give_back(self, size_bytes: int) -> None:
-        self._held_bytes -= size_bytes
-        self.service.budget.release(size_bytes)
+    def _give_back(self, *sizes_bytes: int) -> None:
+        self._held.subtract(sizes_bytes)
+        for size_bytes in sizes_bytes:
+            self.service.budget.release(size_bytes)
 
     async def _start_commit(self) -> None:
         """Wait for the group that is being committed, then start on the one that gathered behind it."""
@@ -173,7 +175,7 @@ class Upload:
                 self.service.store.put(records, quota_bytes=tenant.document.quota_bytes)
             )
         finally:
-            self._give_back(sum(len(each.data) for each in group))
+            self._give_back(*(len(each.data) for each in group))
         for received, result in zip(group, results, strict=True):
             self.tally.note(received, result)
         await self.service.drop_unwanted(tenant.id, {each.header.fingerprint for each in group})
@@ -183,8 +185,7 @@ class Upload:
         try:
             await self._commit_all()
         finally:
-            if self._held_bytes:
-                self._give_back(self._held_bytes)
+            self._give_back(*self._held.elements())
 
 
 def _block_tokens(received: Received) -> int:

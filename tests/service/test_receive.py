@@ -1,4 +1,4 @@
-"""The parser of a body of records, and the memory that uploads share."""
+"""The parser of a body of records, the memory that uploads share, and how slow a peer may be."""
 
 import asyncio
 from itertools import pairwise
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kvcairn_protocol.errors import RecordError
 from kvcairn_protocol.layout import parse_layout
 from kvcairn_service.memory import MemoryBudget
+from kvcairn_service.pace import Pace
 from kvcairn_service.receive import Announced, Received, RecordParser, Refused
 from service_samples import HISTORY, canonical, chain, chain_records, fingerprint, layout_document, record
 
@@ -124,50 +125,114 @@ def test_a_magic_that_is_wrong_loses_the_framing():
 
 
 class TestMemoryBudget:
-    """First come, first served, and nothing is ever lent twice."""
+    """First come, first served in each class, and nothing is ever lent twice. Of 64 bytes: small up to 2, reserve 8."""
 
     def test_what_does_not_fit_waits_in_order(self):
         async def scenario():
-            budget, order = MemoryBudget(10), []
+            budget, order = MemoryBudget(64), []
 
             async def take(name, size_bytes):
                 await budget.acquire(size_bytes)
                 order.append(name)
 
-            await budget.acquire(8)
-            tasks = [asyncio.create_task(take(name, size)) for name, size in (("large", 9), ("small", 1))]
+            await budget.acquire(50)
+            tasks = [asyncio.create_task(take(name, size)) for name, size in (("large", 50), ("less", 6))]
             await asyncio.sleep(0)
-            assert not budget.try_acquire(1), "nobody overtakes"
-            budget.release(8)
+            assert not budget.try_acquire(6), "nobody overtakes"
+            budget.release(50)
             await asyncio.gather(*tasks)
-            assert order == ["large", "small"]
-            assert budget.used_bytes == 10
+            assert order == ["large", "less"]
+            assert budget.used_bytes == 56
+
+        asyncio.run(scenario())
+
+    def test_small_ones_pass_a_large_one_that_waits_within_the_reserve(self):
+        async def scenario():
+            budget = MemoryBudget(64)
+            await budget.acquire(30)
+            waiting = asyncio.create_task(budget.acquire(50))
+            await asyncio.sleep(0)
+            assert [budget.try_acquire(2) for _ in range(5)] == [True] * 4 + [False]
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            assert budget.try_acquire(2), "with no large one waiting, all of it is theirs"
+
+        asyncio.run(scenario())
+
+    def test_large_ones_never_take_the_reserve(self):
+        async def scenario():
+            budget = MemoryBudget(64)
+            assert [budget.try_acquire(size) for size in (30, 26, 3)] == [True, True, False]
+            assert [budget.try_acquire(2) for _ in range(5)] == [True] * 4 + [False]
+
+        asyncio.run(scenario())
+
+    def test_a_large_one_is_not_starved_by_small_ones_that_keep_coming(self):
+        async def scenario():
+            budget, lent = MemoryBudget(64), 0
+            while budget.try_acquire(2):
+                lent += 1
+            assert lent == 32
+            large = asyncio.create_task(budget.acquire(56))
+            for _ in range(32):
+                await asyncio.sleep(0)
+                budget.release(2)
+                if large.done():
+                    break
+                budget.try_acquire(2)
+            assert large.done()
+            assert budget.used_bytes <= 64
 
         asyncio.run(scenario())
 
     def test_one_that_gives_up_lets_the_next_pass(self):
         async def scenario():
-            budget = MemoryBudget(10)
-            await budget.acquire(5)
-            large = asyncio.create_task(budget.acquire(10))
-            small = asyncio.create_task(budget.acquire(5))
+            budget = MemoryBudget(64)
+            await budget.acquire(20)
+            large = asyncio.create_task(budget.acquire(50))
+            less = asyncio.create_task(budget.acquire(20))
             await asyncio.sleep(0)
             large.cancel()
-            await small
-            assert budget.used_bytes == 10
+            await less
+            assert budget.used_bytes == 40
 
         asyncio.run(scenario())
 
     def test_what_was_lent_in_the_moment_of_giving_up_comes_back(self):
         async def scenario():
-            budget = MemoryBudget(10)
-            await budget.acquire(10)
-            waiting = asyncio.create_task(budget.acquire(10))
+            budget = MemoryBudget(64)
+            await budget.acquire(50)
+            waiting = asyncio.create_task(budget.acquire(50))
             await asyncio.sleep(0)
-            budget.release(10)
+            budget.release(50)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
             assert budget.used_bytes == 0
 
         asyncio.run(scenario())
+
+
+class TestPace:
+    """How slow a peer may be."""
+
+    @pytest.mark.parametrize(("wait_seconds", "moved_bytes", "waits"), [(3.0, 0, 4), (1.0, 1, 11), (1.0, 50, 20)])
+    def test_a_credit_drains_by_waiting_and_fills_by_bytes(self, wait_seconds, moved_bytes, waits):
+        """At 100 bytes a second and ten seconds of credit; the wait in which it ends counts."""
+        pace, made = Pace(stall_seconds=10, bytes_per_second=100), 0
+        while not pace.is_over:
+            pace.note(waited_seconds=wait_seconds, moved_bytes=moved_bytes)
+            made += 1
+        assert made == waits
+
+    def test_who_keeps_to_the_rate_is_waited_for_as_long_as_it_takes(self):
+        pace = Pace(stall_seconds=10, bytes_per_second=100)
+        for _ in range(10_000):
+            pace.note(waited_seconds=5, moved_bytes=500)
+        assert not pace.is_over
+
+    def test_what_came_fast_buys_no_long_silence(self):
+        pace = Pace(stall_seconds=10, bytes_per_second=100)
+        pace.note(waited_seconds=0, moved_bytes=1_000_000)
+        pace.note(waited_seconds=10, moved_bytes=0)
+        assert pace.is_over
