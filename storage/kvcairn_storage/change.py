@@ -1,7 +1,7 @@
 """Change: one decision of the accounting on its way to the disk, and what the accounting answers instead of one."""
 
 from collections import Counter
-from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -31,12 +31,12 @@ class Change:
     """One record to write or none, and those that go.
 
     surplus_bytes: what goes beyond what comes; charged until the change is settled, for if it fails it is still there.
-    waiters: called, outside any lock, once it is settled.
+    settled: resolves, outside any lock, once the accounting knows what the disk made of it; fails as the disk did.
     """
 
     added: Slot | None = None
     removed: dict[Slot, Cause] = field(default_factory=dict)
-    waiters: list[Callable[[], None]] = field(default_factory=list)
+    settled: "Future[None]" = field(default_factory=Future)
 
     @property
     def surplus_bytes(self) -> int:

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 
 from kvcairn_storage.change import Cause, Change
@@ -272,11 +272,7 @@ class PrefixStore:
         """Wait until none of these is on its way to the disk."""
         with self._lock:
             changes = {slot.change for key in keys if (slot := self._space.find(key)) is not None and slot.change}
-            settled = [threading.Event() for _ in changes]
-            for change, event in zip(changes, settled, strict=True):
-                change.waiters.append(event.set)
-        for event in settled:
-            event.wait()
+        wait(change.settled for change in changes)
 
     def _flush_until_closed(self) -> None:
         while not self._closing.wait(FLUSH_SECONDS):

@@ -74,6 +74,7 @@ class _Batch:
         self.refusals = [0] * len(records)
         self.left = len(records)
         self.done: Future[list[PutResult]] = Future()
+        self.done.set_running_or_notify_cancel()  # from here on nobody can cancel it under the store
 
     def pin(self, slot: Slot) -> None:
         slot.holds += 1
@@ -115,37 +116,38 @@ class Putter:
         return batch.done
 
     def carry_out(self, change: Change, puts: Sequence[Put]) -> "Future[None]":
-        """Write a change; the future resolves, or fails as the disk did, once the accounting knows the outcome."""
-        settled: Future[None] = Future()
-        self._records.write(puts, change.deletes()).add_done_callback(partial(self._settle, change, settled))
-        return settled
+        """Write a change; returns the future that says when it is settled."""
+        try:
+            written = self._records.write(puts, change.deletes())
+        except Exception as error:  # whatever it is, what was decided must not stay on its way for ever
+            written = Future()
+            written.set_exception(error)
+        written.add_done_callback(partial(self._settle, change))
+        return change.settled
 
     def close(self) -> None:
         """Finish what is being verified; whatever would have to be verified later fails with StoreClosed."""
         self._verifiers.shutdown(wait=True)
 
-    def _settle(self, change: Change, settled: "Future[None]", written: "Future[None]") -> None:
+    def _settle(self, change: Change, written: "Future[None]") -> None:
         error = written.exception()
         with self._lock:
             if error is None or change.is_quarantine:
                 self._space.commit(change)
             else:
                 self._space.undo(change)
-            waiters, change.waiters = change.waiters, []
-        for waiter in waiters:
-            waiter()
         if error is None:
-            settled.set_result(None)
+            change.settled.set_result(None)
         else:
-            settled.set_exception(error)
+            change.settled.set_exception(error)
 
     def _decide(self, batch: _Batch, index: int) -> None:
         """Take one record a step further: answer it, write it, verify what is there, or wait for another's write."""
         with self._lock:
             step = self._choose(batch, index)
-            if isinstance(step, Wait):
-                step.change.waiters.append(partial(self._decide, batch, index))
-        if isinstance(step, PutResult):
+        if isinstance(step, Wait):
+            step.change.settled.add_done_callback(lambda _: self._decide(batch, index))
+        elif isinstance(step, PutResult):
             self._answer(batch, index, step)
         elif isinstance(step, Change):
             self._write(batch, index, step)

@@ -1,10 +1,15 @@
 """What becomes of records that are put: one outcome each, whatever their neighbours, the disk and other writers do."""
 
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
 import pytest
 
 from kvcairn_protocol.layout import Kind
 from kvcairn_storage.errors import StoreClosed, StoreFull, StoreUnreadable
+from kvcairn_storage.memory import MemoryStore
 from kvcairn_storage.prefixes import NewRecord, Outcome, PrefixStore
+from kvcairn_storage.store import Put, RecordKey
 from kvcairn_storage.testing import SECONDS, FaultyStore, make_chain, make_record, make_state
 
 KEYS = [bytes([index + 1]) * 32 for index in range(8)]
@@ -195,3 +200,48 @@ def test_putting_into_a_closed_store_says_so(disk: FaultyStore) -> None:
     store.close()
     assert isinstance(store.put([make_record(key=KEYS[1])]).exception(SECONDS), StoreClosed)
     assert isinstance(store.put([record]).exception(SECONDS), StoreClosed)
+
+
+def test_nobody_can_cancel_a_put_under_the_store(store: PrefixStore, disk: FaultyStore) -> None:
+    """A cancelled answer would be one more way to fail where others wait for the same write."""
+    record = make_record(key=KEYS[0])
+    disk.pause()
+    first, second = store.put([record]), store.put([record])
+    assert not first.cancel()
+    assert not second.cancel()
+    with ThreadPoolExecutor(1) as pool:
+        deleted = pool.submit(store.delete, record.key)
+        wait([deleted], timeout=0.1)
+        disk.resume()
+        assert deleted.result(SECONDS)
+    assert first.result(SECONDS) == [(Outcome.STORED, True)]
+
+
+class Buggy(FaultyStore):
+    """A disk whose second write raises where it should fail its future."""
+
+    writes = 0
+
+    def write(self, puts: Sequence[Put], deletes: Sequence[RecordKey] = ()) -> "Future[None]":
+        self.writes += 1
+        if self.writes == 2:
+            raise ValueError("a bug")
+        return super().write(puts, deletes)
+
+
+def test_one_who_waits_for_a_write_and_fails_keeps_no_other_waiting() -> None:
+    disk, record = Buggy(MemoryStore()), make_record(key=KEYS[0])
+    store = PrefixStore(disk, capacity_bytes=100 * 4096)
+    disk.pause()
+    first, again = store.put([record]), store.put([record])
+    with ThreadPoolExecutor(1) as pool:
+        deleted = pool.submit(store.delete, record.key)
+        wait([deleted], timeout=0.1)
+        disk.fail_writes(StoreUnreadable("broken"))
+        disk.resume()
+        assert isinstance(first.exception(SECONDS), StoreUnreadable)
+        assert not deleted.result(SECONDS)
+    with pytest.raises(ValueError, match="a bug"):
+        again.result(SECONDS)
+    assert (store.charged_bytes, store.check_integrity()) == (0, [])
+    store.close()
