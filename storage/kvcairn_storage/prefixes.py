@@ -151,14 +151,16 @@ class PrefixStore:
         return self._remove_now([key], Cause.DELETED) == 1
 
     def drop(self, *, tenant: str, layout: bytes | None = None) -> int:
-        """Delete all records of a tenant, or of one layout of it, committed, in batches; how many there were."""
+        """Delete all records of a tenant, or of one layout of it, committed, in batches; how many there were.
+
+        What was counted of it is forgotten with it.
+        """
         with self._lock:
             keys = [slot.key for slot in self._space.slots(tenant, layout)]
         batches = [keys[start : start + BATCH_RECORDS] for start in range(0, len(keys), BATCH_RECORDS)]
         dropped = sum(self._remove_now(batch, Cause.DELETED) for batch in batches)
-        if layout is None:
-            with self._lock:
-                self._space.forget_tenant(tenant)
+        with self._lock:
+            self._space.forget(tenant, layout)
         return dropped
 
     def expire(self, *, tenant: str, idle_seconds: float) -> int:

@@ -72,6 +72,10 @@ class Shelf:
         if known.get(slot.key.key) is slot:
             del known[slot.key.key]
 
+    def is_empty(self) -> bool:
+        """Whether there is nothing, not even on its way in or out."""
+        return not any(self.slots.values())
+
     def parent(self, slot: Slot) -> Slot | None:
         """The block before this one, if it is there and stands where it must."""
         if not _is_block(slot):

@@ -184,13 +184,14 @@ class Space:
             for usage in self._ledger.usages(tenant)
         ]
 
-    def forget_tenant(self, tenant: str) -> None:
-        """Drop what is remembered of a tenant that holds nothing any more; of any other, nothing is dropped."""
+    def forget(self, tenant: str, layout: bytes | None = None) -> None:
+        """Drop what is remembered of a tenant's layouts, or of one of them, where nothing is kept any more."""
+        for owner, fingerprint in list(self._shelves):
+            if owner == tenant and layout in (None, fingerprint) and self._shelves[owner, fingerprint].is_empty():
+                del self._shelves[owner, fingerprint]
+                self._ledger.forget(owner, fingerprint)
         if self._charges.tenancy(tenant).is_empty():
             del self._charges.tenancies[tenant]
-            for place in [place for place in self._shelves if place[0] == tenant]:
-                del self._shelves[place]
-            self._ledger.forget(tenant)
 
     def faults(self) -> list[str]:
         """What breaks the accounting identity: every sum is that of the records that are here or on their way."""

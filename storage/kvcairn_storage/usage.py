@@ -55,7 +55,7 @@ class Usage:
 
 
 class Ledger:
-    """The totals of every tenant, layout and kind that ever held a record since the store was opened."""
+    """The totals of every tenant, layout and kind that held a record since the store was opened, or it was dropped."""
 
     def __init__(self) -> None:
         self._usages: dict[tuple[str, bytes, Kind], Usage] = {}
@@ -83,10 +83,10 @@ class Ledger:
     def usages(self, tenant: str | None) -> Iterator[Usage]:
         return (usage for usage in self._usages.values() if tenant in (None, usage.tenant))
 
-    def forget(self, tenant: str) -> None:
-        """Drop the totals of a tenant that holds nothing any more."""
-        for usage in [usage for usage in self._usages.values() if usage.tenant == tenant]:
-            del self._usages[usage.tenant, usage.layout, usage.kind]
+    def forget(self, tenant: str, layout: bytes) -> None:
+        """Drop the totals of a tenant's layout that holds nothing any more."""
+        for kind in Kind:
+            self._usages.pop((tenant, layout, kind), None)
 
     def _usage(self, slot: Slot) -> Usage:
         tenant, layout, kind, _ = slot.key

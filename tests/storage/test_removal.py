@@ -98,6 +98,16 @@ def test_dropping_takes_a_layout_or_a_whole_tenant_and_nobody_else(store: Prefix
     assert store.drop(tenant="nobody") == 0
 
 
+def test_a_dropped_layout_leaves_no_totals_and_its_tenants_others_stay(store: PrefixStore) -> None:
+    other_layout = make_record(key=KEYS[0], layout=bytes(32))
+    store.put([*CHAIN, make_state(CHAIN[0]), other_layout, *make_chain(KEYS, tenant="u")]).result(SECONDS)
+    store.drop(tenant="t", layout=LAYOUT)
+    assert [(usage.tenant, usage.layout) for usage in store.usage()] == [("t", bytes(32)), ("u", LAYOUT)]
+    store.put(CHAIN[:2]).result(SECONDS)
+    totals = [(usage.records, usage.deleted_records) for usage in store.usage("t") if usage.layout == LAYOUT]
+    assert totals == [(2, 0)]
+
+
 def test_dropping_waits_for_what_is_being_written(store: PrefixStore, disk: FaultyStore) -> None:
     disk.pause()
     done = store.put(CHAIN)
