@@ -28,7 +28,8 @@ from kvcairn_storage.writer import GroupWriter
 
 TABLES = (b"records", b"entries", b"documents", b"meta")
 RECORDS_PER_READ = 16
-"""No read transaction lasts longer: what is deleted meanwhile cannot be re-used before it ends."""
+"""What is deleted while a transaction reads cannot be re-used before it ends; so `warm` and the check of a whole store
+read in short ones. Only `scan`, which must show one moment, and `backup` read for as long as they take."""
 
 MAX_READERS = 1024
 SLACK_BYTES = 256 << 20

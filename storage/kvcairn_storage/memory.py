@@ -38,8 +38,10 @@ class MemoryStore:
             found = self._records.get(key)
         return found[1] if found else None
 
-    def warm(self, keys: Iterable[RecordKey]) -> None:
+    def warm(self, keys: Iterable[RecordKey]) -> None:  # noqa: ARG002 - as the interface has it
         """Nothing to do: memory is warm."""
+        with self._lock:
+            self._check_open()
 
     def scan(self) -> Iterator[tuple[RecordKey, Entry]]:
         with self._lock:
@@ -49,6 +51,7 @@ class MemoryStore:
     def note_use(self, uses: Mapping[RecordKey, tuple[float, int]]) -> "Future[None]":
         done: Future[None] = Future()
         with self._lock:
+            self._check_open()
             for key, (last_used, count) in uses.items():
                 if key in self._records:
                     self._records[key][0].last_used, self._records[key][0].uses = last_used, count

@@ -33,11 +33,6 @@ class Space:
         """Everything that counts against capacity_bytes right now."""
         return self._charges.total_bytes
 
-    def tenant_bytes(self, tenant: str) -> int:
-        """What counts against a tenant's quota."""
-        tenancy = self._charges.tenancies.get(tenant)
-        return tenancy.total_bytes if tenancy else 0
-
     def load(self, entries: Iterable[tuple[RecordKey, Entry]]) -> None:
         """Take in what is on disk, in the order of its last use; of equal moments the deeper block is the older."""
         slots = [Slot(key, entry) for key, entry in entries]

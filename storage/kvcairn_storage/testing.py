@@ -148,8 +148,14 @@ class RecordStoreContract:
         store.close()
         store.close()
         assert isinstance(store.write([put]).exception(SECONDS), StoreClosed)
-        for read in (lambda: store.get(put.key), lambda: list(store.scan()), store.check_integrity):
-            assert isinstance(_raised(read), StoreClosed)
+        calls = (
+            lambda: store.get(put.key),
+            lambda: store.warm([put.key]),
+            lambda: list(store.scan()),
+            lambda: store.note_use({put.key: (5e9, 3)}).result(SECONDS),
+            store.check_integrity,
+        )
+        assert [type(_raised(call)) for call in calls] == [StoreClosed] * len(calls)
 
 
 class DocumentStoreContract:

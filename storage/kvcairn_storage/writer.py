@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from kvcairn_storage.errors import StorageError, StoreClosed, StoreFull
 
 MAX_GROUP_BYTES = 32 << 20
-"""Beyond this a larger group gains nothing (docs/evidence.md), and everybody in it waits longer."""
+"""Beyond this the sync is spread thin already, and everybody in a group waits longer (docs/decisions/lmdb.md)."""
 
 MAX_GROUP_JOBS = 1024
 
