@@ -194,7 +194,11 @@ class Layout(_Document):
 
     def payload_bytes(self, kind: Kind) -> int:
         """The length of a decoded payload; 0 where this layout has no record of that kind."""
-        return sum(segment.size_bytes for segment in self.segments(kind))
+        return self._payload_bytes[kind]
+
+    @cached_property
+    def _payload_bytes(self) -> dict[Kind, int]:
+        return {kind: sum(segment.size_bytes for segment in self._segments[kind]) for kind in Kind}
 
 
 def _place(streams: list[tuple[Any, int]]) -> tuple[Segment, ...]:

@@ -5,7 +5,7 @@ anything is allocated for it. The checksum is XXH3-128, big-endian, over header 
 """
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import xxhash
 
@@ -33,6 +33,7 @@ HEADER_BYTES = 128
 CHECKED_BYTES = 112
 FLAG_MISSING = 1
 CODECS = (0, 1, 2)
+_KINDS = {int(kind): kind for kind in Kind}
 _LAYOUT = struct.Struct("<4sBBHQQQ32s32s16s16s")
 _FIELD_BYTES = (32, 32, 16, 16)
 
@@ -81,9 +82,10 @@ class Header:
             self.fingerprint, self.key, self.parent, self.checksum,
         )  # fmt: skip
 
-    def sealed(self, payload: Bytes) -> "Header":
-        """The same header with the checksum of `payload`."""
-        return replace(self, checksum=checksum(self.pack(), payload))
+    def seal(self, payload: Bytes) -> bytes:
+        """The header's 128 bytes with the checksum of `payload`, whatever its own says."""
+        packed = self.pack()
+        return packed[:CHECKED_BYTES] + checksum(packed, payload)
 
 
 def checksum(header: Bytes, payload: Bytes) -> bytes:
@@ -103,9 +105,9 @@ def encode_record(
     header = Header(
         kind=kind, codec=payload.codec, position=position, raw_bytes=payload.raw_bytes, stored_bytes=len(payload.data),
         fingerprint=layout.fingerprint, key=key, parent=parent,
-    ).sealed(payload.data)  # fmt: skip
+    )  # fmt: skip
     check_header(header, layout)
-    return header.pack(), payload.data
+    return header.seal(payload.data), payload.data
 
 
 def missing_record(layout: Layout, kind: Kind, *, key: bytes) -> bytes:
@@ -114,7 +116,7 @@ def missing_record(layout: Layout, kind: Kind, *, key: bytes) -> bytes:
         kind=kind, flags=FLAG_MISSING, position=0, raw_bytes=0, stored_bytes=0,
         fingerprint=layout.fingerprint, key=key, parent=bytes(16),
     )  # fmt: skip
-    return header.sealed(b"").pack()
+    return header.seal(b"")
 
 
 def parse_header(data: Bytes, *, max_raw_bytes: int) -> Header:
@@ -127,14 +129,14 @@ def parse_header(data: Bytes, *, max_raw_bytes: int) -> Header:
     magic, kind, codec, flags, position, raw, stored, fingerprint, key, parent, digest = _LAYOUT.unpack_from(data)
     if magic != MAGIC:
         raise BadMagic(f"a record starts with {MAGIC!r}, this starts with {magic!r}")
-    if kind not in list(Kind):
+    if kind not in _KINDS:
         raise BadKind(f"kind is 1 history, 2 state or 3 window; found {kind}")
     if codec not in CODECS:
         raise BadCodec(f"codec is 0 raw, 1 zstd or 2 byte planes then zstd; found {codec}")
     if flags & ~FLAG_MISSING:
         raise BadFlags(f"only flag bit 0 (missing) is known; found {flags:#06x}")
     header = Header(
-        kind=Kind(kind), codec=codec, flags=flags, position=position, raw_bytes=raw, stored_bytes=stored,
+        kind=_KINDS[kind], codec=codec, flags=flags, position=position, raw_bytes=raw, stored_bytes=stored,
         fingerprint=fingerprint, key=key, parent=parent, checksum=digest,
     )  # fmt: skip
     _check_lengths(header, max_raw_bytes)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kvcairn_protocol.layout import Kind
-from kvcairn_protocol.record import Header
+from kvcairn_protocol.record import Header, parse_header
 from kvcairn_storage.puts import NewRecord
 from kvcairn_storage.store import Entry, Put
 
@@ -36,11 +36,12 @@ def make_record(  # noqa: PLR0913 - a record has that many parts, and each has a
     payload: bytes = b"payload",
 ) -> NewRecord:
     """A whole, sealed record with codec raw."""
-    header = Header(
+    packed = Header(
         kind=kind, position=position, raw_bytes=len(payload), stored_bytes=len(payload),
         fingerprint=layout, key=key, parent=parent,
-    ).sealed(payload)  # fmt: skip
-    return NewRecord(tenant, header, block_tokens, [header.pack(), payload])
+    ).seal(payload)  # fmt: skip
+    header = parse_header(packed, max_raw_bytes=len(payload))
+    return NewRecord(tenant, header, block_tokens, [packed, payload])
 
 
 def make_chain(keys: Sequence[bytes], *, tenant: str = "t", payload: bytes = b"payload") -> list[NewRecord]:

@@ -201,6 +201,6 @@ def test_a_record_with_a_true_checksum_must_still_fit_the_layout(changes: dict[s
         "fingerprint": LAYOUT.fingerprint, "key": record.key, "parent": record.parent, **changes,
     }  # fmt: skip
     payload = bytes(record.payload)[: int(fields["stored_bytes"])]  # type: ignore[call-overload]
-    travelling = Header(**fields).sealed(payload).pack() + payload  # type: ignore[arg-type]
+    travelling = Header(**fields).seal(payload) + payload  # type: ignore[arg-type]
     wish = samples.wanted(LAYOUT, RECORDS)[0][0]._replace(position=None)
     assert Receiver(LAYOUT).receive(Bytes(travelling), wish) is Outcome.BAD
