@@ -8,6 +8,8 @@ import fcntl
 import json
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +33,7 @@ def read_identity(directory: Path) -> Identity:
         document = json.loads((directory / FORMAT_NAME).read_bytes())
         identity = Identity(int(document["format"]), str(document["generation"]))
     except FileNotFoundError:
+        _refuse_data_of_nobody(directory)
         raise UnknownFormat(f"{directory} is no kvcairn data directory: it has no {FORMAT_NAME}") from None
     except OSError as error:
         raise StoreUnreadable(f"{directory / FORMAT_NAME} cannot be read: {error}") from error
@@ -41,10 +44,39 @@ def read_identity(directory: Path) -> Identity:
     return identity
 
 
-def create_identity(directory: Path) -> Identity:
-    """Make a directory ours: it may be missing or empty, and must not hold somebody else's data."""
-    if (directory / DATA_NAME).exists():
-        raise UnknownFormat(f"{directory} holds a {DATA_NAME} but no {FORMAT_NAME}; kvcairn did not make it")
+def _refuse_data_of_nobody(directory: Path) -> None:
+    """A backup writes the identity last, so that one that was killed is known by lacking it."""
+    if (directory / DATA_NAME).exists() and not (directory / FORMAT_NAME).exists():
+        raise UnknownFormat(
+            f"{directory} holds a {DATA_NAME} but no {FORMAT_NAME}: kvcairn did not make it, "
+            "or a backup into it was cut short; choose another, or empty it"
+        )
+
+
+@contextmanager
+def new_data_file(directory: Path) -> Iterator[int]:
+    """A descriptor to write a whole data file by, in a directory that is missing or empty; made ours when it is there.
+
+    Nobody but the owner can read it at any moment: it holds every tenant's records and token hashes. Where writing
+    fails it is removed again.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _refuse_data_of_nobody(directory)
+    if any(directory.iterdir()):
+        raise StoreUnreadable(f"{directory} is not empty; a backup goes into an empty directory")
+    descriptor = os.open(directory / DATA_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+        os.fsync(descriptor)
+    except BaseException:
+        (directory / DATA_NAME).unlink()
+        raise
+    finally:
+        os.close(descriptor)
+    _create_identity(directory)
+
+
+def _create_identity(directory: Path) -> Identity:
     identity = Identity(FORMAT, secrets.token_hex(16))
     _write_durably(directory / FORMAT_NAME, json.dumps(identity._asdict()).encode())
     return identity
@@ -58,10 +90,10 @@ def _write_durably(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
-    sync_directory(path.parent)
+    _sync_directory(path.parent)
 
 
-def sync_directory(directory: Path) -> None:
+def _sync_directory(directory: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -96,8 +128,9 @@ class DataDirectory:
     def _identify(self) -> Identity:
         if (self.path / FORMAT_NAME).exists():
             return read_identity(self.path)
+        _refuse_data_of_nobody(self.path)
         try:
-            return create_identity(self.path)
+            return _create_identity(self.path)
         except OSError as error:
             raise StoreUnreadable(f"the data directory {self.path} cannot be written: {error}") from error
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import lmdb
 
 from kvcairn_storage.allocator import keep_freed_memory
-from kvcairn_storage.directory import DATA_NAME, DataDirectory, create_identity, is_full, read_identity, sync_directory
+from kvcairn_storage.directory import DataDirectory, is_full, new_data_file, read_identity
 from kvcairn_storage.errors import StorageError, StoreClosed, StoreFull, StoreUnreadable
 from kvcairn_storage.integrity import row_faults
 from kvcairn_storage.rows import pack_entry, pack_key, unpack_entry, unpack_key
@@ -143,20 +143,12 @@ class LmdbReader:
     def backup(self, target: Path) -> None:
         """Copy the directory, as of one moment, into `target`, which must be missing or empty; a new generation.
 
-        The copy reads for as long as it takes, and what is deleted meanwhile cannot be re-used before it ends.
+        The copy reads for as long as it takes, and what is deleted meanwhile cannot be re-used before it ends. One that
+        was killed is no data directory, and refused as such.
         """
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            if any(target.iterdir()):
-                raise StoreUnreadable(f"{target} is not empty; a backup goes into an empty directory")
-            create_identity(target)
-            with self._reading(), _translated(f"{self.path} cannot be copied to {target}"):
-                self._env.copy(os.fspath(target), compact=True)
-            with (target / DATA_NAME).open("rb") as copy:
-                os.fsync(copy.fileno())
-            sync_directory(target)
-        except OSError as error:
-            raise StoreUnreadable(f"{self.path} cannot be copied to {target}: {error}") from error
+        failing = _translated(f"{self.path} cannot be copied to {target}")
+        with self._map_in_use(), failing, new_data_file(target) as descriptor:
+            self._env.copyfd(descriptor, compact=True)
 
     def close(self) -> None:
         """Wait for readers, then unmap; closing twice is fine."""

@@ -219,11 +219,16 @@ def test_a_damaged_identity_is_refused(tmp_path: Path, content: str) -> None:
 
 def test_somebody_elses_data_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"precious")
-    with pytest.raises(UnknownFormat, match="kvcairn did not make it"):
-        LmdbStore(tmp_path, map_bytes=MAP_BYTES)
+    for open_it in (lambda: LmdbStore(tmp_path, map_bytes=MAP_BYTES), lambda: LmdbReader(tmp_path)):
+        with pytest.raises(UnknownFormat, match="kvcairn did not make it"):
+            open_it()
+    assert (tmp_path / "data.mdb").read_bytes() == b"precious"
+
+
+def test_reading_makes_no_directory(tmp_path: Path) -> None:
     with pytest.raises(UnknownFormat, match="no kvcairn data directory"):
         LmdbReader(tmp_path)
-    assert (tmp_path / "data.mdb").read_bytes() == b"precious"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_data_file_that_is_no_database_is_unreadable(tmp_path: Path) -> None:
@@ -264,6 +269,17 @@ def test_a_backup_goes_only_into_an_empty_directory(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="is not empty"):
         store.backup(tmp_path / "full")
     store.close()
+
+
+def test_nobody_else_can_read_a_backup_whatever_the_umask(tmp_path: Path) -> None:
+    store, before = LmdbStore(tmp_path / "data", map_bytes=MAP_BYTES), os.umask(0)
+    try:
+        store.backup(tmp_path / "copy")
+    finally:
+        os.umask(before)
+    store.close()
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("copy", "copy/data.mdb")]
+    assert modes == [0o700, 0o600]
 
 
 def test_the_default_capacity_is_half_of_what_is_free_and_counts_its_own_file_as_free(tiny_disk: Path) -> None:

@@ -1,6 +1,7 @@
 """What outlives a process that is killed, and who may open a directory meanwhile. Real processes, real SIGKILL."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvcairn_storage.errors import StoreClosed, StoreInUse
+from kvcairn_storage.errors import StoreClosed, StoreInUse, UnknownFormat
 from kvcairn_storage.integrity import is_sound
 from kvcairn_storage.lmdb import LmdbReader, LmdbStore
 from kvcairn_storage.prefixes import PrefixStore
@@ -77,6 +78,53 @@ def test_checking_and_backing_up_beside_a_running_service(tmp_path: Path) -> Non
     assert {key.key for key, _ in store.scan()} >= set(keys)
     assert store.identity.generation != reader.identity.generation
     store.close()
+
+
+BACKUP_WITHIN_A_MEGABYTE = (
+    "import pathlib, resource, signal, sys; from kvcairn_storage.lmdb import LmdbReader\n"
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)); signal.signal(signal.SIGXFSZ, eval(sys.argv[3]))\n"
+    "LmdbReader(pathlib.Path(sys.argv[1])).backup(pathlib.Path(sys.argv[2]))"
+)
+"""Ends in the middle of the copy: by a signal that kills, or by an error, as the third argument has it."""
+
+
+def cut_backup(directory: Path, copy: Path, how: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", BACKUP_WITHIN_A_MEGABYTE, directory, copy, how]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=SECONDS, check=False)
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A data directory with 4 MB of records."""
+    store = LmdbStore(tmp_path / "data", map_bytes=MAP_BYTES)
+    store.write([make_put(make_record(key=bytes([n]) * 32, payload=bytes(1 << 20))) for n in range(4)]).result(SECONDS)
+    store.close()
+    return tmp_path / "data"
+
+
+def test_a_backup_that_was_killed_is_refused_and_says_why(tmp_path: Path, filled: Path) -> None:
+    copy = tmp_path / "copy"
+    assert cut_backup(filled, copy, "signal.SIG_DFL").returncode == -signal.SIGXFSZ
+    assert (copy / "data.mdb").stat().st_size > 0
+    reader = LmdbReader(filled)
+    for use in (LmdbReader, lambda path: LmdbStore(path, map_bytes=MAP_BYTES), reader.backup):
+        with pytest.raises(UnknownFormat, match="a backup into it was cut short"):
+            use(copy)
+    reader.close()
+
+
+def test_a_backup_that_failed_leaves_its_target_as_it_was(tmp_path: Path, filled: Path) -> None:
+    copy = tmp_path / "copy"
+    done = cut_backup(filled, copy, "signal.SIG_IGN")
+    assert (done.returncode, f"{filled} cannot be copied to {copy}" in done.stderr) == (1, True)
+    assert list(copy.iterdir()) == []
+    reader = LmdbReader(filled)
+    reader.backup(copy)
+    reader.close()
+    again = LmdbReader(copy)
+    assert (again.count(), again.check_integrity()) == (4, [])
+    again.close()
 
 
 def test_a_store_is_not_carried_over_a_fork(tmp_path: Path) -> None:
