@@ -16,11 +16,11 @@ from kvcairn_protocol.messages import (
     Problem,
     RecordsRequest,
     ReportRequest,
-    TenantSettings,
+    TenantChange,
 )
 
 REF = "#/components/schemas/{model}"
-BODIES: tuple[type[BaseModel], ...] = (Layout, PrefixRequest, RecordsRequest, ReportRequest, TenantSettings, Problem)
+BODIES: tuple[type[BaseModel], ...] = (Layout, PrefixRequest, RecordsRequest, ReportRequest, TenantChange, Problem)
 
 BINARY = {"type": "string", "format": "binary"}
 
