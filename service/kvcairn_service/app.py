@@ -54,8 +54,8 @@ def open_service(settings: Settings) -> Service:
 
 
 def compose(settings: Settings, stores: Stores) -> Service:
-    """A service on open stores; drops what a kill in the middle of a deletion left behind."""
-    service = Service(
+    """A service on open stores."""
+    return Service(
         settings=settings,
         records=stores.records,
         store=PrefixStore(stores.records, capacity_bytes=stores.capacity_bytes),
@@ -66,8 +66,6 @@ def compose(settings: Settings, stores: Stores) -> Service:
         budget=MemoryBudget(settings.upload_memory_bytes),
         generation=stores.generation,
     )
-    sweep_orphans(service)
-    return service
 
 
 def build_app(service: Service) -> FastAPI:
@@ -96,13 +94,16 @@ def build_app(service: Service) -> FastAPI:
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
-    sweeps = asyncio.create_task(run_sweeps(service))
-    service.phase = Phase.SERVING
-    try:
+    async with contextlib.AsyncExitStack() as at_the_end:
+        at_the_end.push_async_callback(asyncio.to_thread, service.store.close)
+        await sweep_orphans(service)
+        at_the_end.push_async_callback(_cancelled, asyncio.create_task(run_sweeps(service)))
+        service.phase = Phase.SERVING
         yield
-    finally:
         service.phase = Phase.DRAINING
-        sweeps.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await sweeps
-        await asyncio.to_thread(service.store.close)
+
+
+async def _cancelled(task: "asyncio.Task[None]") -> None:
+    """End a task, and wait until it has; however it ends, what comes after is done."""
+    task.cancel()
+    await asyncio.wait([task])

@@ -58,6 +58,13 @@ class Service:
         if ttl_seconds is not None:
             await asyncio.to_thread(self.store.expire, tenant=tenant.id, idle_seconds=ttl_seconds)
 
+    async def drop_tenant(self, tenant_id: str) -> None:
+        """Drop all that is kept for a tenant that exists no more: tokens first, so that nobody adds to the rest."""
+        await self.tokens.revoke_all(tenant_id)
+        await self.layouts.remove_all(tenant_id)
+        await asyncio.to_thread(self.store.drop, tenant=tenant_id)
+        self.counters.forget(tenant_id)
+
     def is_wanted(self, tenant_id: str, fingerprint: bytes) -> bool:
         """Whether records of this tenant and layout may be there at all."""
         return self.tenants.by_id(tenant_id) is not None and self.layouts.find(tenant_id, fingerprint) is not None
@@ -69,11 +76,16 @@ class Service:
                 await asyncio.to_thread(self.store.drop, tenant=tenant_id, layout=fingerprint)
 
 
-def sweep_orphans(service: Service) -> None:
-    """Drop records whose tenant or layout is gone; the documents go first, so a kill can leave only these."""
+async def sweep_orphans(service: Service) -> None:
+    """Drop what a kill in the middle of a deletion has left.
+
+    A tenant's own document goes first, then its tokens and layouts, its records last; a layout goes before its records.
+    """
+    for tenant_id in service.tokens.tenants() | service.layouts.tenants():
+        if service.tenants.by_id(tenant_id) is None:
+            await service.drop_tenant(tenant_id)
     for usage in service.store.usage():
-        if not service.is_wanted(usage.tenant, usage.layout):
-            service.store.drop(tenant=usage.tenant, layout=usage.layout)
+        await service.drop_unwanted(usage.tenant, [usage.layout])
 
 
 def service_of(request: Request) -> Service:

@@ -5,7 +5,9 @@ sees nothing of the old one. Reads come from memory; changes are committed to di
 """
 
 import asyncio
+import contextlib
 import secrets
+from collections.abc import AsyncIterator, Callable
 
 from pydantic import BaseModel, ConfigDict
 
@@ -30,6 +32,10 @@ class KeptTenant(BaseModel):
         return self.document.name
 
 
+Decide = Callable[[KeptTenant | None], TenantSettings]
+"""Called with the tenant as it is, None for a new one; answers what it shall be. Must not wait."""
+
+
 class Tenants:
     """Every tenant, by name and by id. To be used from the event loop alone."""
 
@@ -41,7 +47,7 @@ class Tenants:
         for data in documents.documents(TABLE).values():
             self._remember(KeptTenant.model_validate_json(data))
         if DEFAULT not in self._by_name:
-            fresh = _new(DEFAULT, TenantSettings())
+            fresh = KeptTenant(id=secrets.token_hex(8), document=Tenant(name=DEFAULT))
             documents.put_document(TABLE, DEFAULT, fresh.model_dump_json().encode())
             self._remember(fresh)
 
@@ -52,9 +58,6 @@ class Tenants:
     @property
     def default(self) -> KeptTenant:
         return self._by_name[DEFAULT]
-
-    def find(self, name: str) -> KeptTenant | None:
-        return self._by_name.get(name)
 
     def get(self, name: str) -> KeptTenant:
         """The tenant of that name; NotFound for an unknown one."""
@@ -69,14 +72,30 @@ class Tenants:
     def all(self) -> list[KeptTenant]:
         return sorted(self._by_name.values(), key=lambda each: each.name)
 
-    async def put(self, name: str, settings: TenantSettings) -> KeptTenant:
-        """Make the tenant, or set all of an existing one's settings; committed on return."""
+    async def change(self, name: str, decide: Decide) -> KeptTenant:
+        """Make the tenant, or change an existing one, to the settings that `decide` answers; committed on return.
+
+        Changes come one after the other, so that none is lost. What `decide` raises goes through and changes nothing.
+        """
         async with self._changing:
             old = self._by_name.get(name)
-            kept = _new(name, settings) if old is None else _with(old, settings)
+            document = Tenant(name=name, **dict(decide(old)))
+            kept = KeptTenant(id=old.id if old else secrets.token_hex(8), document=document)
             await asyncio.to_thread(self._documents.put_document, TABLE, name, kept.model_dump_json().encode())
             self._remember(kept)
             return kept
+
+    @contextlib.asynccontextmanager
+    async def unchanged(self, tenant_id: str) -> AsyncIterator[KeptTenant]:
+        """The tenant as it is and stays while the block runs; NotFound where it is gone.
+
+        Whatever is kept for a tenant or depends on its settings is written inside such a block.
+        """
+        async with self._changing:
+            kept = self._by_id.get(tenant_id)
+            if kept is None:
+                raise NotFound("this tenant was deleted meanwhile")
+            yield kept
 
     async def remove(self, name: str) -> KeptTenant:
         """Forget the tenant; its records, layouts and tokens are the caller's to drop."""
@@ -87,18 +106,6 @@ class Tenants:
             await asyncio.to_thread(self._documents.delete_document, TABLE, name)
             del self._by_name[name], self._by_id[kept.id]
             return kept
-
-
-def _new(name: str, settings: TenantSettings) -> KeptTenant:
-    return KeptTenant(id=secrets.token_hex(8), document=_document(name, settings))
-
-
-def _with(old: KeptTenant, settings: TenantSettings) -> KeptTenant:
-    return KeptTenant(id=old.id, document=_document(old.name, settings))
-
-
-def _document(name: str, settings: TenantSettings) -> Tenant:
-    return Tenant(name=name, **dict(settings))
 
 
 def merge(old: Tenant, changes: TenantSettings) -> TenantSettings:

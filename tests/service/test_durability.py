@@ -7,13 +7,14 @@ import resource
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
 from kvcairn_storage.lmdb import LmdbReader, LmdbStore
 from service_caller import Caller
-from service_samples import RECORDS, chain, chain_records, layout_document
+from service_samples import RECORDS, chain, chain_records, fingerprint, layout_document
 from serving import running_service, start_service
 
 ADMIN = "secret"
@@ -239,18 +240,50 @@ def test_of_a_deleted_tenant_nothing_is_kept_on_the_disk(tmp_path):
                 fill(Caller(http))
             assert token.encode() not in (tmp_path / "data" / "data.mdb").read_bytes()
             assert admin.delete("/v1/tenants/gone").status_code == 204
-        with contextlib.closing(LmdbReader(tmp_path / "data")) as reader:
-            assert reader.count() == 0
-            assert [len(reader.documents(table)) for table in ("tenants", "tokens", "layouts")] == [1, 0, 0]
+        assert kept(tmp_path / "data") == {"records": 0, "tenants": 1, "tokens": 0, "layouts": 0}
+
+
+def test_what_races_the_deletion_of_its_tenant_is_not_kept_either(tmp_path):
+    with running_service(tmp_path / "data", env={"KVCAIRN_ADMIN_TOKEN": ADMIN}) as service:
+        with service.http(token=ADMIN) as admin, ThreadPoolExecutor(3) as pool:
+            for _ in range(10):
+                admin.put("/v1/tenants/gone", json={})
+                token = admin.post("/v1/tenants/gone/tokens").json()["token"]
+                with service.http(token=token) as http:
+                    made = pool.submit(service_token, service, "gone")
+                    registered = pool.submit(Caller(http).register, layout_document())
+                    assert admin.delete("/v1/tenants/gone").status_code == 204
+                    assert made.result() in (200, 404)
+                    assert registered.result().status_code in (201, 401, 404)
+        assert kept(tmp_path / "data") == {"records": 0, "tenants": 1, "tokens": 0, "layouts": 0}
+
+
+def service_token(service, name):
+    with service.http(token=ADMIN) as http:
+        return http.post(f"/v1/tenants/{name}/tokens").status_code
+
+
+def kept(directory):
+    """How much of everything there is on the disk."""
+    with contextlib.closing(LmdbReader(directory)) as reader:
+        documents = {table: len(reader.documents(table)) for table in ("tenants", "tokens", "layouts")}
+        return {"records": reader.count(), **documents}
 
 
 def test_what_a_kill_in_the_middle_of_a_deletion_left_is_dropped_at_the_next_start(tmp_path):
-    with running_service(tmp_path / "data") as service, service.http() as http:
+    """Of a layout its document is gone, of a tenant its own: those go first."""
+    env = {"KVCAIRN_ADMIN_TOKEN": ADMIN}
+    with running_service(tmp_path / "data", env=env) as service, service.http(token=ADMIN) as http:
+        http.put("/v1/tenants/gone", json={})
+        with service.http(token=http.post("/v1/tenants/gone/tokens").json()["token"]) as tenant:
+            fill(Caller(tenant))
         document, keys, _ = fill(Caller(http))
     with contextlib.closing(LmdbStore(tmp_path / "data", map_bytes=1 << 30)) as store:
-        (name,) = store.documents("layouts")
+        (name,) = (name for name in store.documents("layouts") if fingerprint(document).hex() in name)
         assert store.delete_document("layouts", name)
-    with running_service(tmp_path / "data") as service, service.http() as http:
-        assert http.get("/v1/stats").json()["records"] == 0
+        assert store.delete_document("tenants", "gone")
+    with running_service(tmp_path / "data", env=env) as service, service.http(token=ADMIN) as http:
+        assert kept(tmp_path / "data") == {"records": 0, "tenants": 1, "tokens": 0, "layouts": 0}
+        assert http.get("/v1/stats/all").json()["charged_bytes"] == 0
         Caller(http).register(document)
         assert Caller(http).lookup(document, keys).json()["history_blocks"] == 0

@@ -1,12 +1,14 @@
 """A closed service: tokens, tenants and the walls between them."""
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from service_samples import RECORDS, chain, chain_records, fingerprint, layout_document
 
-METRICS = "metrics-secret-token"
+ADMIN, METRICS = "admin-secret-token", "metrics-secret-token"
 
 
 def stored_by(caller, blocks=3):
@@ -157,6 +159,44 @@ class TestWalls:
     def test_the_default_tenant_always_exists(self, admin):
         assert admin.http.delete("/v1/tenants/default").status_code == 409
         assert admin.http.get("/v1/tenants/default").status_code == 200
+
+
+class TestRaces:
+    """Changes at the same moment: every one is kept, and no rule is passed by."""
+
+    def test_two_changes_at_once_are_both_kept(self, admin, closed_service):
+        admin.http.put("/v1/tenants/contended", json={})
+        with closed_service.http(token=ADMIN) as other:
+            for each in range(1, 16):
+                codec = ("raw", "zstd")[each % 2]
+                at_once(
+                    lambda codec=codec: admin.http.patch("/v1/tenants/contended", json={"codec": codec}),
+                    lambda quota=each: other.patch("/v1/tenants/contended", json={"quota_bytes": quota}),
+                )
+                kept = admin.http.get("/v1/tenants/contended").json()
+                assert (kept["codec"], kept["quota_bytes"]) == (codec, each)
+
+    def test_zero_and_a_layout_that_cannot_be_replayed_never_both_pass(self, admin, tenant_caller):
+        for each in range(10):
+            tenant, url = tenant_caller(f"racing{each}"), f"/v1/tenants/racing{each}"
+            frozen = layout_document(replay_tokens=None)
+            answers = at_once(
+                lambda url=url: admin.http.patch(url, json={"strategy": {"kind": "zero"}}),
+                lambda tenant=tenant, frozen=frozen: tenant.register(frozen),
+            )
+            assert sorted(answer.status_code for answer in answers) in ([200, 422], [201, 422])
+
+
+def at_once(*calls):
+    """Make the calls in threads of their own, as near to the same moment as threads go; their answers."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        start = threading.Barrier(len(calls))
+
+        def call(each):
+            start.wait(30)
+            return each()
+
+        return list(pool.map(call, calls))
 
 
 class TestSettings:

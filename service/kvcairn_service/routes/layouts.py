@@ -46,8 +46,9 @@ async def register_layout(
     check_type(request, ("application/json",))
     body = await read_body(request, max_bytes=settings.max_layout_bytes, pace=pace_of(settings))
     layout = read_layout(body, fingerprint=bytes.fromhex(fingerprint), max_record_bytes=settings.max_record_bytes)
-    check_strategies(tenant.document.strategy, [layout])
-    is_new = await service.layouts.put(tenant.id, layout)
+    async with service.tenants.unchanged(tenant.id) as current:
+        check_strategies(current.document.strategy, [layout])
+        is_new = await service.layouts.put(tenant.id, layout)
     return _document(layout, status_code=201 if is_new else 200)
 
 

@@ -1,6 +1,5 @@
 """Tenants and their tokens: the admin's."""
 
-import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
@@ -13,7 +12,7 @@ from kvcairn_service.layouts import check_strategies
 from kvcairn_service.openapi import problems, reads
 from kvcairn_service.routes.service import Running
 from kvcairn_service.state import Service
-from kvcairn_service.tenants import merge
+from kvcairn_service.tenants import KeptTenant, merge
 
 router = APIRouter(tags=["tenants"], prefix="/v1/tenants", dependencies=[Depends(admin_of)])
 
@@ -36,14 +35,19 @@ async def show_tenant(name: Name, service: Running) -> Tenant:
 async def put_tenant(name: Name, request: Request, service: Running) -> Tenant:
     """Make a tenant, or set all of its settings; what is left out takes its default."""
     change = await read_json(request, TenantChange, service.settings)
-    return await _keep(service, name, _settings(name, change))
+    settings = _settings(name, change)
+    return (await service.tenants.change(name, lambda known: _checked(service, known, settings))).document
 
 
 @router.patch("/{name}", openapi_extra=reads(TenantChange), responses=problems(400, 404, 408, 413, 415, 422))
 async def patch_tenant(name: Name, request: Request, service: Running) -> Tenant:
     """Change what the body names, keep the rest; a strategy is replaced whole, null means unlimited."""
     changes = _settings(name, await read_json(request, TenantChange, service.settings))
-    return await _keep(service, name, merge(service.tenants.get(name).document, changes))
+
+    def merged(known: KeptTenant | None) -> TenantSettings:
+        return _checked(service, known, merge(service.tenants.get(name).document, changes))
+
+    return (await service.tenants.change(name, merged)).document
 
 
 def _settings(name: str, change: TenantChange) -> TenantSettings:
@@ -52,27 +56,23 @@ def _settings(name: str, change: TenantChange) -> TenantSettings:
     return change.settings
 
 
-async def _keep(service: Service, name: str, settings: TenantSettings) -> Tenant:
-    known = service.tenants.find(name)
-    if known is not None:
-        check_strategies(settings.strategy, service.layouts.of(known.id))
-    return (await service.tenants.put(name, settings)).document
+def _checked(service: Service, known: KeptTenant | None, settings: TenantSettings) -> TenantSettings:
+    check_strategies(settings.strategy, service.layouts.of(known.id) if known else ())
+    return settings
 
 
 @router.delete("/{name}", status_code=204, responses=problems(404, 409, 422))
 async def delete_tenant(name: Name, service: Running) -> None:
     """Delete a tenant with its tokens, layouts and records; `default` stays."""
     gone = await service.tenants.remove(name)
-    await service.tokens.revoke_all(gone.id)
-    await service.layouts.remove_all(gone.id)
-    await asyncio.to_thread(service.store.drop, tenant=gone.id)
-    service.counters.forget(gone.id)
+    await service.drop_tenant(gone.id)
 
 
 @router.post("/{name}/tokens", responses=problems(404, 422))
 async def make_token(name: Name, service: Running) -> TokenCreated:
     """A new token beside those there are; the only time that its text is shown."""
-    return await service.tokens.make(service.tenants.get(name).id)
+    async with service.tenants.unchanged(service.tenants.get(name).id) as tenant:
+        return await service.tokens.make(tenant.id)
 
 
 @router.get("/{name}/tokens", responses=problems(404, 422))
