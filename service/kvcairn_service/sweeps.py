@@ -1,6 +1,7 @@
 """What goes on in the background: idle records expire, and stored records are verified again at a bounded rate."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterator
 
@@ -14,7 +15,7 @@ log = logging.getLogger("kvcairn.sweep")
 
 
 async def run_sweeps(service: Service) -> None:
-    """Run every sweep until cancelled."""
+    """Run every sweep until cancelled. Whatever goes wrong in one is logged, and it goes on."""
     async with asyncio.TaskGroup() as group:
         group.create_task(expire_for_ever(service))
         if service.settings.scrub_bytes_per_second:
@@ -26,20 +27,26 @@ async def expire_for_ever(service: Service) -> None:
     while True:
         await asyncio.sleep(service.settings.sweep_seconds)
         for tenant in service.tenants.all():
-            try:
+            with _going_on(f"idle records of tenant {tenant.name} could not be dropped"):
                 await service.expire_idle(tenant)
-            except KvcairnError as error:
-                log.warning("idle records of tenant %s could not be dropped: %s", tenant.name, error)
 
 
 async def scrub_for_ever(service: Service) -> None:
     """Verify every stored record again, over and over, so that what the disk lost is found before a reader needs it."""
     while True:
         await asyncio.sleep(service.settings.sweep_seconds)
-        try:
+        with _going_on("the scrub stopped and will start anew"):
             await scrub_once(service)
-        except KvcairnError as error:
-            log.warning("the scrub stopped and will start anew: %s", error)
+
+
+@contextlib.contextmanager
+def _going_on(what: str) -> Iterator[None]:
+    try:
+        yield
+    except KvcairnError as error:
+        log.warning("%s: %s", what, error)
+    except Exception:
+        log.exception("%s: an unexpected error", what)
 
 
 async def scrub_once(service: Service) -> int:
