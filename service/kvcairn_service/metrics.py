@@ -89,7 +89,10 @@ class _StoreCollector(Collector):
         asked = CounterMetricFamily("kvcairn_asked_tokens", "Tokens asked for.", labels=LABELS[:2])
         hit = CounterMetricFamily("kvcairn_hit_tokens", "Tokens of runs found.", labels=LABELS[:2])
         for (tenant_id, layout), counted in self._service.counters.by_layout.items():
-            labels = [self._name(tenant_id) or "", layout.hex()[:12]]
+            name = self._name(tenant_id)
+            if name is None:
+                continue
+            labels = [name, layout.hex()[:12]]
             lookups.add_metric(labels, counted.lookups)
             asked.add_metric(labels, counted.asked_tokens)
             hit.add_metric(labels, counted.hit_tokens)

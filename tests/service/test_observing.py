@@ -71,6 +71,24 @@ def test_metrics_name_tenant_layout_and_kind(admin, tenant_caller):
     assert admin.metric("kvcairn_request_duration_seconds_count", **route) >= 1
 
 
+def test_what_is_deleted_leaves_metrics_and_statistics(admin, tenant_caller):
+    tenant = tenant_caller("leaving-metrics")
+    layouts = []
+    for _ in range(2):
+        document, keys = stored(tenant)
+        tenant.lookup(document, keys)
+        layouts.append(fingerprint(document).hex())
+    assert all(f'layout="{layout[:12]}"' in admin.http.get("/metrics").text for layout in layouts)
+    tenant.http.delete(f"/v1/layouts/{layouts[0]}")
+    text, stats = admin.http.get("/metrics").text, tenant.http.get("/v1/stats").json()
+    assert [layout[:12] in text for layout in layouts] == [False, True]
+    assert {each["layout"] for each in stats["kinds"] + stats["layouts"]} == {layouts[1]}
+    assert admin.http.delete("/v1/tenants/leaving-metrics").status_code == 204
+    text = admin.http.get("/metrics").text
+    assert "leaving-metrics" not in text
+    assert layouts[1][:12] not in text
+
+
 def test_metrics_are_in_the_text_format_that_prometheus_reads(admin):
     answer = admin.http.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")

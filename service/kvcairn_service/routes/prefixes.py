@@ -57,6 +57,8 @@ async def look_up(request: Request, service: Running, tenant: CallingTenant) -> 
 
 
 def _count(service: Service, tenant: KeptTenant, layout: Layout, *, asked_blocks: int, hit_tokens: int) -> None:
+    if not service.is_wanted(tenant.id, layout.fingerprint):
+        return  # Deleted during the lookup: nobody would ever forget this count.
     asked_tokens = asked_blocks * layout.block_tokens
     service.counters.note_lookup(tenant.id, layout.fingerprint, asked_tokens=asked_tokens, hit_tokens=hit_tokens)
 
