@@ -154,7 +154,8 @@ def run(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> None:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=int(settings.keep_alive_seconds),
+        # Declared as whole seconds, and given to `call_later`, which takes any.
+        timeout_keep_alive=settings.keep_alive_seconds,  # type: ignore[arg-type]
         timeout_graceful_shutdown=1,
     )
     Server(config, service, announce(settings, service, sockets)).run(sockets)

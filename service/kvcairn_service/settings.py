@@ -34,11 +34,9 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class Settings(BaseSettings):
-    """Everything that can be set, each under the same name as flag, variable and file key."""
+    """Everything that can be set, each under one name as variable and file key; nine of them are flags, too."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, frozen=True, extra="forbid", nested_model_default_partial_update=False
-    )
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     data: Path
     config: Path | None = None

@@ -15,7 +15,7 @@ from serving import running_service
 QUICK = {
     "KVCAIRN_STALL_SECONDS": "0.6",
     "KVCAIRN_HEADER_SECONDS": "0.6",
-    "KVCAIRN_KEEP_ALIVE_SECONDS": "1",
+    "KVCAIRN_KEEP_ALIVE_SECONDS": "0.8",
     "KVCAIRN_MAX_CONNECTIONS": "24",
 }
 
@@ -323,7 +323,7 @@ class TestHeads:
         with connect(quick_service) as sock:
             sock.sendall(request)
             assert b"200 OK" in sock.recv(4096)
-            time.sleep(0.3)
+            time.sleep(0.1)
             sock.sendall(request)
             assert b"200 OK" in read_to_end(sock)
 

@@ -1,5 +1,7 @@
 """Settings: where they come from, which win, and what is refused by name."""
 
+import json
+
 import pytest
 
 from kvcairn_service.errors import SettingsError
@@ -92,6 +94,13 @@ def test_the_variables_that_kubernetes_makes_are_explained():
 )
 def test_a_wrong_value_is_refused_by_name(flags, named):
     assert named in refusal(flags)
+
+
+@pytest.mark.parametrize("max_keys", [1, 16_384, 40_000])
+def test_a_request_of_all_the_keys_that_are_allowed_is_no_body_too_large(max_keys):
+    records = [{"kind": "history", "key": "ab" * 32}] * max_keys
+    request = json.dumps({"layout": "ab" * 32, "records": records}, indent=4)
+    assert len(request) <= load_settings({"data": "/d", "max_keys": max_keys}).max_json_bytes
 
 
 def test_the_data_directory_is_needed():
