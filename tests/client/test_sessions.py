@@ -29,9 +29,9 @@ def make_pools(model: Any, *, block_tokens: int = 128, blocks: int = 40, slots: 
     )
 
 
-def assert_resumes(model: Any, pools: Pools, position: int, *, step: int) -> None:
+def assert_resumes(model: Any, pools: Pools, oracle: Oracle, position: int) -> None:
     """Snapshot at `position`, restore, and run a suffix: in one call, then token by token."""
-    live, _ = Oracle(model, step=step).run(make_prompt(position))
+    live, _ = oracle.run(make_prompt(position))
     with snapshot(pools, live) as session:
         restored = session.restore()
     assert differences(restored, live) == []
@@ -49,9 +49,10 @@ def assert_resumes(model: Any, pools: Pools, position: int, *, step: int) -> Non
 def test_a_snapshot_at_any_position_resumes_byte_for_byte(dtype: torch.dtype) -> None:
     model = make_model(RATIOS, dtype)
     pools = make_pools(model)
+    oracle = Oracle(model, step=128)
     positions = POSITIONS if dtype is torch.float32 else (1, 127, 130, 257, 514)
     for position in positions:
-        assert_resumes(model, pools, position, step=128)
+        assert_resumes(model, pools, oracle, position)
     pools.blocks.check_integrity()
     pools.states.check_integrity()
     assert pools.blocks.free_rows == pools.blocks.capacity
@@ -65,8 +66,9 @@ def test_a_snapshot_at_any_position_resumes_byte_for_byte(dtype: torch.dtype) ->
 def test_every_layer_mix_is_snapshot_at_every_position(ratios: tuple[int, ...], dtype: torch.dtype, step: int) -> None:
     model = make_model(ratios, dtype)
     pools = make_pools(model, block_tokens=step)
+    oracle = Oracle(model, step=step)
     for position in (*POSITIONS, 4100):
-        assert_resumes(model, pools, position, step=step)
+        assert_resumes(model, pools, oracle, position)
 
 
 @pytest.fixture
