@@ -1,4 +1,4 @@
-"""LmdbStore: records and documents in one LMDB environment. The only module that imports lmdb.
+"""LmdbStore: records and documents in one LMDB environment. With extent.py the only module that imports lmdb.
 
 Four tables: records (header and payload as they travelled), entries (what lookups and accounting need, so that they
 never touch a value), documents, and meta. Always synced, never a writable map: after a power loss the tree is whole
@@ -18,8 +18,9 @@ from pathlib import Path
 import lmdb
 
 from kvcairn_storage.allocator import keep_freed_memory
-from kvcairn_storage.directory import DataDirectory, is_full, new_data_file, read_identity
+from kvcairn_storage.directory import DATA_NAME, DataDirectory, is_full, new_data_file, read_identity
 from kvcairn_storage.errors import StorageError, StoreClosed, StoreFull, StoreUnreadable
+from kvcairn_storage.extent import check_extent, extend
 from kvcairn_storage.integrity import row_faults
 from kvcairn_storage.rows import pack_entry, pack_key, unpack_entry, unpack_key
 from kvcairn_storage.slot import PAGE_BYTES
@@ -65,6 +66,7 @@ class LmdbReader:
                 os.fspath(path), map_size=map_size, readonly=readonly, create=create,
                 max_dbs=len(TABLES), max_readers=MAX_READERS, mode=0o600, max_spare_txns=8,
             )  # fmt: skip
+            check_extent(self._env, path / DATA_NAME)
             names = (self._env.open_db(name, create=create) for name in TABLES)
             self._records, self._entries, self._documents, self._meta = names
 
@@ -244,11 +246,13 @@ class LmdbStore(LmdbReader):
     def _commit(self, works: Sequence[Work]) -> list[object]:
         try:
             with _translated(f"{self.path} cannot be written"), self._env.begin(write=True) as txn:
-                return [work(txn) for work in works]
+                results = [work(txn) for work in works]
         except StoreUnreadable as error:
             if is_full(self.path):  # LMDB calls a write that was cut short an input/output error
                 raise StoreFull(f"the file system of {self.path} is full: {error}") from error
             raise
+        extend(self._env, self.path / DATA_NAME)
+        return results
 
     def _make_room(self) -> None:
         """Free readers that died, and commit once: LMDB re-uses pages only two transactions after they were freed."""
