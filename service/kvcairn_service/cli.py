@@ -1,5 +1,7 @@
 """The command `kvcairn`: run the service, ask a running one, and look after a data directory."""
 
+from typing import Annotated
+
 import typer
 
 from kvcairn_service.cli_admin import layouts_command, stats_command, tenants_app
@@ -13,12 +15,25 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     help="A prefix-cache store for hybrid-attention language models: prefill once, restore everywhere, byte for byte.",
-    epilog="Start with [bold]kvcairn serve --data ./kvcairn-data[/bold], then [bold]kvcairn stats[/bold].",
+    epilog="Start with [bold]kvcairn serve --data ~/.local/share/kvcairn[/bold], then [bold]kvcairn stats[/bold].",
 )
 
 
+def _print_version(is_asked: bool) -> None:  # noqa: FBT001 - the value of a command-line flag
+    if is_asked:
+        typer.echo(version())
+        raise typer.Exit
+
+
+VersionFlag = Annotated[
+    bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+]
+
+
 @app.callback()
-def _callback() -> None:
+def _callback(
+    _: VersionFlag = False,  # noqa: FBT002 - a command-line flag
+) -> None:
     """Settings come from flags, then KVCAIRN_* variables, then the file that --config names."""
 
 

@@ -17,7 +17,7 @@ from kvcairn_protocol.messages import (
 )
 from kvcairn_service.cli_asking import Asker, JsonFlag, TokenFlag, UrlFlag
 from kvcairn_service.cli_output import age, print_json, print_table, share, size
-from kvcairn_service.cli_values import parse_quota, parse_strategy, parse_ttl, strategy_text
+from kvcairn_service.cli_values import parse_name, parse_quota, parse_strategy, parse_token_id, parse_ttl, strategy_text
 
 tenants_app = typer.Typer(no_args_is_help=True, help="Tenants: who may store what, and how. For the admin.")
 tokens_app = typer.Typer(no_args_is_help=True, help="A tenant's bearer tokens.")
@@ -58,11 +58,11 @@ def stats_command(
 def draw_service(stats: ServiceStats) -> None:
     used = share(stats.charged_bytes, stats.capacity_bytes)
     title = f"{size(stats.charged_bytes)} of {size(stats.capacity_bytes)} used ({used}), up {age(stats.uptime_seconds)}"
-    columns = ("tenant", "records", "stored", "charged", "quota", "lookups", "asked tokens", "hit")
+    columns = ("tenant", "records", "charged", "quota", "lookups", "asked", "hit")
     rows = [
         (
-            each.tenant, str(each.records), size(each.stored_bytes), size(each.charged_bytes), size(each.quota_bytes),
-            str(each.lookups), str(each.asked_tokens), share(each.hit_tokens, each.asked_tokens),
+            each.tenant, str(each.records), size(each.charged_bytes), size(each.quota_bytes), str(each.lookups),
+            str(each.asked_tokens), share(each.hit_tokens, each.asked_tokens),
         )
         for each in stats.tenants
     ]  # fmt: skip
@@ -75,29 +75,24 @@ def draw_tenant(stats: TenantStats) -> None:
         f"tenant {stats.tenant}: {stats.records} records, {size(stats.stored_bytes)} stored, "
         f"{size(stats.charged_bytes)} charged, {stats.lookups} lookups, {hit} of asked tokens hit"
     )
-    columns = (
-        "layout",
-        "kind",
-        "records",
-        "raw",
-        "stored",
-        "reused",
-        "uses",
-        "evicted",
-        "expired",
-        "bad",
-        "oldest",
-        "idle",
-    )
-    rows = [
+    worth = [
         (
-            each.layout[:12], each.kind, str(each.records), size(each.raw_bytes), size(each.stored_bytes),
-            str(each.reused_records), str(each.uses), str(each.evicted_records), str(each.expired_records),
-            str(each.quarantined_records), age(each.oldest_seconds), age(each.idle_seconds),
+            each.layout[:12], each.kind, str(each.records), size(each.stored_bytes), str(each.reused_records),
+            str(each.uses), age(each.oldest_seconds), age(each.idle_seconds),
         )
         for each in stats.kinds
     ]  # fmt: skip
-    print_table(title, columns, rows)
+    print_table(title, ("layout", "kind", "records", "stored", "reused", "uses", "oldest", "idle"), worth)
+    typer.echo()
+    gone = [
+        (
+            each.layout[:12], each.kind, size(each.raw_bytes), str(each.evicted_records), size(each.evicted_bytes),
+            str(each.expired_records), str(each.quarantined_records),
+        )
+        for each in stats.kinds
+    ]  # fmt: skip
+    columns = ("layout", "kind", "raw", "evicted", "evicted bytes", "expired", "bad")
+    print_table("decoded size, and what went since the start", columns, gone)
 
 
 def layouts_command(
@@ -137,7 +132,8 @@ def list_tenants(
     show(found, lambda: draw_tenants(*found.tenants), as_json=as_json)
 
 
-Name = Annotated[str, typer.Argument(help="The tenant's name: lower-case letters, digits, dots, dashes, underscores.")]
+NAME = "The tenant's name: lower-case letters, digits, dots, dashes, underscores."
+Name = Annotated[str, typer.Argument(help=NAME, callback=parse_name)]
 STRATEGY = "Where state is kept: anchored, full, zero, or periodic:4096."
 CODEC = "How the writer encodes: auto, raw, zstd or shuffle-zstd."
 
@@ -223,7 +219,7 @@ def list_tokens(
 @tokens_app.command("revoke")
 def revoke_token(
     name: Name,
-    token_id: Annotated[str, typer.Argument(help="The token's id, as `list` shows it.")],
+    token_id: Annotated[str, typer.Argument(help="The token's id, as `list` shows it.", callback=parse_token_id)],
     url: UrlFlag = None,
     token: TokenFlag = None,
 ) -> None:

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from kvcairn_protocol.messages import Problem
 from kvcairn_service.cli_output import fail
+from kvcairn_service.cli_values import parse_url
+from kvcairn_service.settings import is_token
 
 DEFAULT_URL = "http://127.0.0.1:7420"
 TIMEOUT_SECONDS = 60.0
@@ -33,9 +35,7 @@ class Asker:
 
     def __init__(self, url: str | None, token: str | None) -> None:
         self.url = url or os.environ.get("KVCAIRN_URL") or DEFAULT_URL
-        token = token or os.environ.get("KVCAIRN_TOKEN")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = _client(self.url, headers)
+        self._http = _client(self.url, _headers(token or os.environ.get("KVCAIRN_TOKEN")))
         self.now_seconds = time.time()
 
     def __enter__(self) -> Self:
@@ -76,18 +76,26 @@ class Asker:
         return answer
 
 
+def _headers(token: str | None) -> dict[str, str]:
+    if not token:
+        return {}
+    if not is_token(token):
+        fail("a token is printable ASCII without spaces and line breaks", status=2)
+    return {"Authorization": f"Bearer {token}"}
+
+
 def _client(url: str, headers: dict[str, str]) -> httpx.Client:
-    if url.startswith("unix:"):
-        path = url.removeprefix("unix:").removeprefix("//")
-        if not Path(path).is_socket():
-            fail(f"there is no Unix socket at {path}; is the service running? (kvcairn serve --uds {path})")
-        transport = httpx.HTTPTransport(uds=path)
-        return httpx.Client(
-            transport=transport, base_url="http://localhost", headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
-        )
-    if not url.startswith(("http://", "https://")):
-        fail(f"--url is http://HOST:PORT or unix:/PATH; found {url}", status=2)
-    return httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS)
+    try:
+        place = parse_url(url)
+    except ValueError as error:
+        fail(str(error), status=2)
+    transport = None
+    if isinstance(place, Path):
+        if not place.is_socket():
+            fail(f"there is no Unix socket at {place}; is the service running? (kvcairn serve --uds {place})")
+        transport, place = httpx.HTTPTransport(uds=str(place)), "http://localhost"
+    # No proxy of the environment's: a token that is meant for this machine must not leave it.
+    return httpx.Client(transport=transport, base_url=place, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
 
 
 def _detail(answer: httpx.Response) -> str:

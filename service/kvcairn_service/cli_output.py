@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import typer
 from pydantic import BaseModel
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -24,11 +25,13 @@ def print_json(document: BaseModel | dict[str, Any]) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """One table on stdout; numbers, which start with a digit, stand right."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    """One table on stdout, as narrow as it can be; numbers, which start with a digit, stand right and in one line."""
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
+    )
     for index, column in enumerate(columns):
-        is_number = bool(rows) and all(row[index][:1].isdigit() or row[index] == "-" for row in rows)
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+        is_number = bool(rows) and all(row[index][:1].isdigit() or row[index] in ("-", "none") for row in rows)
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
     for row in rows:
         table.add_row(*row)
     Console().print(table)

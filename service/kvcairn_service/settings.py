@@ -117,7 +117,7 @@ class Settings(BaseSettings):
     def _check_tokens(self) -> None:
         for name in ("admin_token", "metrics_token"):
             secret = getattr(self, name)
-            if secret is not None and not _is_token(secret.get_secret_value()):
+            if secret is not None and not is_token(secret.get_secret_value()):
                 raise ValueError(f"{name} must be printable ASCII without spaces, and not empty")
         if self.metrics_token is not None and self.is_open:
             raise ValueError("metrics_token has no meaning without admin_token: an open service asks for no token")
@@ -206,5 +206,6 @@ def _read_secret(path: Path, name: str) -> str:
         raise ValueError(f"{name}: cannot read {path}: {error}") from None
 
 
-def _is_token(text: str) -> bool:
+def is_token(text: str) -> bool:
+    """Whether the text can be sent as a bearer token."""
     return bool(text) and all("!" <= each <= "~" for each in text)

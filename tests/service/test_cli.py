@@ -6,7 +6,9 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
+from kvcairn_protocol.messages import KindStats, ServiceStats, TenantStats
 from kvcairn_service.cli import app
+from kvcairn_service.cli_admin import draw_service, draw_tenant
 from service_caller import Caller
 from service_samples import chain, chain_records, fingerprint, layout_document
 from serving import running_service
@@ -32,8 +34,9 @@ def test_help_lists_the_commands_and_teaches_by_examples(kvcairn):
         assert "kvcairn " + " ".join(command) in kvcairn(*command, "--help").output
 
 
-def test_version_is_one_line(kvcairn):
-    assert len(kvcairn("version").output.splitlines()) == 1
+def test_version_is_one_line_however_it_is_asked_for(kvcairn):
+    (version,) = kvcairn("version").output.splitlines()
+    assert kvcairn("--version").output.splitlines() == [version]
 
 
 def test_tenants_are_made_changed_listed_and_removed(kvcairn):
@@ -92,7 +95,12 @@ def test_stats_and_layouts_are_tables_for_people_and_json_for_machines(kvcairn, 
         (("stats", "--url", "unix:/nowhere/at/all"), 1, "kvcairn serve"),
         (("stats", "--url", "ftp://x"), 2, "unix:/PATH"),
         (("stats", "--token", "wrong"), 1, "401"),
-        (("tenants", "set", "UPPER"), 1, "422"),
+        (("stats", "--url", "http://h:port"), 2, "port"),
+        (("stats", "--url", "http://user@h"), 2, "user"),
+        (("stats", "--url", "http://"), 2, "HOST:PORT"),
+        (("stats", "--url", "unix:relative.sock"), 2, "absolute"),
+        (("stats", "--token", "ü"), 2, "token"),
+        (("stats", "--token", "two\nlines"), 2, "token"),
         (("tenants", "remove", "nobody", "--yes"), 1, "404"),
         (("tenants", "remove", "default", "--yes"), 1, "409"),
         (("check", "/nowhere/at/all"), 2, "/nowhere/at/all"),
@@ -122,6 +130,64 @@ def test_values_that_cannot_be_read_say_how_they_are_written(kvcairn, args):
     done = kvcairn("tenants", "set", "x", *args)
     assert done.exit_code == 2
     assert "found" in done.stderr
+
+
+NAMES = ["UPPER", "r1?x=1", "r1/../default", "..", "", "a" * 64, "r1#x", "r1%2f"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_no_tenants_name_reaches_no_tenant(kvcairn, name):
+    before = kvcairn("tenants", "list", "--json").stdout
+    for command in (("set", name, "--codec", "raw"), ("remove", name, "--yes"), ("token", "make", name)):
+        done = kvcairn("tenants", *command)
+        assert done.exit_code == 2
+        assert "lower-case" in done.stderr
+    assert kvcairn("tenants", "list", "--json").stdout == before
+
+
+def test_what_is_no_tokens_id_reaches_no_tenant(kvcairn):
+    kvcairn("tenants", "set", "bystander")
+    assert kvcairn("tenants", "token", "revoke", "bystander", "..").exit_code == 2
+    assert "bystander" in kvcairn("tenants", "list").stdout
+
+
+def test_no_proxy_of_the_environment_is_told_the_token(kvcairn, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "")
+    assert kvcairn("stats").exit_code == 0
+
+
+def large_stats(tenant):
+    """Statistics with long numbers everywhere."""
+    kinds = [
+        KindStats(
+            layout="ab12" * 16, kind=kind, records=1_234_567, raw_bytes=1023 << 30, stored_bytes=1000 << 30,
+            reused_records=123_456, uses=1_234_567, evicted_records=7_654_321, evicted_bytes=1023 << 40,
+            expired_records=123_456, quarantined_records=3, deleted_records=3, oldest_seconds=8_640_000.0,
+            idle_seconds=3500.0,
+        )
+        for kind in ("history", "state", "window")
+    ]  # fmt: skip
+    return TenantStats(
+        tenant=tenant, records=1_234_567, raw_bytes=1 << 40, stored_bytes=1000 << 30, charged_bytes=1000 << 30,
+        quota_bytes=1023 << 30, lookups=1_234_567, asked_tokens=123_456_789_012, hit_tokens=9_876_543_210, kinds=kinds,
+        layouts=[],
+    )  # fmt: skip
+
+
+def test_statistics_fit_a_terminal_of_80_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    tenants = [large_stats(name) for name in ("agents", "research")]
+    every = ServiceStats(
+        generation="g", uptime_seconds=1e6, capacity_bytes=1 << 41, charged_bytes=1 << 40, tenants=tenants
+    )
+    draw_tenant(tenants[0])
+    draw_service(every)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [sum(line.startswith(start) for line in lines) for start in ("ab12ab12ab12  ", "agents  ")] == [6, 1]
+    for value in ("1234567", "1000.0 GiB", "123456", "100.0 d", "58.3 min", "1023.0 TiB", "123456789012", "8.0 %"):
+        assert value in "\n".join(lines)
 
 
 def test_a_unix_socket_is_a_url_too(kvcairn, open_service):
