@@ -178,8 +178,8 @@ class Layouts(_Answer):
 class KindStats(_Answer):
     """Records of one kind and layout; ages in seconds, None where there are no records.
 
-    stored_bytes: header and payload as kept; raw_bytes: the same decoded. reused_records: fetched or touched since
-    they were stored; evicted_records: since the service started, like expired, quarantined and deleted.
+    stored_bytes: headers and payloads as kept; raw_bytes: payloads alone, decoded. reused_records: fetched or touched
+    since they were stored. What was evicted, expired, quarantined or deleted is counted since the service started.
     """
 
     layout: str
@@ -193,6 +193,7 @@ class KindStats(_Answer):
     evicted_bytes: Amount
     expired_records: Amount
     quarantined_records: Amount
+    deleted_records: Amount = 0
     oldest_seconds: float | None
     idle_seconds: float | None
 

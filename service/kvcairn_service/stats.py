@@ -58,6 +58,7 @@ def kind_stats(usage: Usage, *, now_seconds: float) -> KindStats:
         evicted_bytes=usage.evicted_bytes,
         expired_records=usage.expired_records,
         quarantined_records=usage.quarantined_records,
+        deleted_records=usage.deleted_records,
         oldest_seconds=_age(usage.oldest_created, now_seconds) if there else None,
         idle_seconds=_age(usage.latest_use, now_seconds) if there else None,
     )

@@ -42,6 +42,9 @@ def test_stats_tell_records_bytes_lookups_and_hits_by_kind_and_layout(tenant_cal
     )
     assert (state["kind"], state["records"], state["stored_bytes"]) == ("state", 1, 152)
     assert 0 <= history["idle_seconds"] <= history["oldest_seconds"] < 60
+    tenant.http.delete(tenant.path(document, "history", keys[3]))
+    history, state = tenant.http.get("/v1/stats").json()["kinds"]
+    assert [(each["records"], each["deleted_records"]) for each in (history, state)] == [(3, 1), (1, 0)]
 
 
 def test_the_admin_sees_every_tenant_and_the_store(admin, tenant_caller):
