@@ -42,7 +42,7 @@ def cold(model: Any, prompt: str) -> dict[str, Any]:
         for at in range(0, ids.shape[1], BLOCK_TOKENS):
             stop = min(at + BLOCK_TOKENS, ids.shape[1])
             positions = torch.arange(at, stop)[None]
-            output = model(ids[:, at:stop], past_key_values=cache, use_cache=True, position_ids=positions)
+            output = model(ids[:, at:stop], cache=cache, use_cache=True, position_ids=positions)
             progress(stop, ids.shape[1])
     return {"seconds": time.perf_counter() - start, "digest": digest_of(cache, output.logits)}
 

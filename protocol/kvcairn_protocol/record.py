@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from kvcairn_protocol.codec import RAW, Encoded, check_frame
+from kvcairn_protocol.codec import RAW, Encoded, check_frame, decode_into
 from kvcairn_protocol.errors import (
     BadChecksum,
     BadCodec,
@@ -198,6 +198,20 @@ def check_payload(header: Header, packed_header: Bytes, payload: Bytes) -> None:
         raise BadChecksum(f"the checksum of the {header.kind.label} record {header.key.hex()} does not match")
     try:
         check_frame(header.codec, payload, raw_bytes=header.raw_bytes)
+    except CodecError as error:
+        raise BadFrame(str(error)) from None
+
+
+def check_decodes(header: Header, layout: Layout, payload: Bytes) -> None:
+    """Decode the stored payload of a header that `check_header` took, and drop the result; BadFrame if it is bad.
+
+    Takes as much memory again as the payload has decoded.
+    """
+    if header.codec == RAW:
+        return
+    try:
+        target = memoryview(bytearray(header.raw_bytes))
+        decode_into(target, header.codec, payload, layout.segments(header.kind))
     except CodecError as error:
         raise BadFrame(str(error)) from None
 

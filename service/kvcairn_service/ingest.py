@@ -23,6 +23,9 @@ RECORD_TYPES = (RECORDS_TYPE, "application/octet-stream")
 GROUP_BYTES = 32 << 20
 """A group this large is committed even if it must wait for the one before it."""
 
+GROUP_RECORDS = 512
+"""So are this many, however small: the loop decides on them in one go, and others wait meanwhile."""
+
 START_BYTES = 8 << 20
 """What must have gathered before an idle disk is given work: a commit costs a sync, whatever it holds."""
 
@@ -90,6 +93,7 @@ class Upload:
         self._parser = RecordParser(
             lambda fingerprint: layouts.find(tenant_id, fingerprint),
             max_record_bytes=self.service.settings.max_record_bytes,
+            max_records=self.service.settings.max_keys,
         )
 
     async def run(self, body: AsyncIterator[bytes]) -> StoreAnswer:
@@ -129,10 +133,7 @@ class Upload:
 
     async def _accept(self, received: Received) -> None:
         try:
-            if len(received.data) <= VERIFY_ON_LOOP_BYTES:
-                received.verify()
-            else:
-                await asyncio.to_thread(received.verify)
+            await self._verify(received)
         except RecordError as error:
             self.tally.refuse(received.index, received.header.key.hex(), error.reason)
             self._give_back(len(received.data))
@@ -140,8 +141,18 @@ class Upload:
         self._group.append(received)
         self._group_bytes += len(received.data)
         is_idle = self._committing is None or self._committing.done()
-        if self._group_bytes >= (START_BYTES if is_idle else GROUP_BYTES):
+        is_due = self._group_bytes >= (START_BYTES if is_idle else GROUP_BYTES)
+        if is_due or len(self._group) >= GROUP_RECORDS:
             await self._start_commit()
+
+    async def _verify(self, received: Received) -> None:
+        if not received.is_raw:
+            async with self.service.decoding:
+                await asyncio.to_thread(received.verify)
+        elif len(received.data) > VERIFY_ON_LOOP_BYTES:
+            await asyncio.to_thread(received.verify)
+        else:
+            received.verify()
 
     async def _borrow(self, size_bytes: int) -> None:
         if not self.service.budget.try_acquire(size_bytes):

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kvcairn_protocol.codec import RAW
 from kvcairn_protocol.errors import BadMagic, Reason, RecordError
 from kvcairn_protocol.layout import Layout
-from kvcairn_protocol.record import HEADER_BYTES, Header, check_header, check_payload, parse_header
+from kvcairn_protocol.record import HEADER_BYTES, Header, check_decodes, check_header, check_payload, parse_header
 
 _STORED_BYTES = slice(24, 32)
 _KEY = slice(64, 96)
@@ -31,10 +32,19 @@ class Received:
     layout: Layout
     data: bytearray
 
+    @property
+    def is_raw(self) -> bool:
+        """Whether verifying takes no more than hashing."""
+        return self.header.codec == RAW
+
     def verify(self) -> None:
-        """Check length, checksum and frame; RecordError if they do not match. Any thread."""
+        """Check length, checksum, and that the payload decodes; RecordError if not. Any thread.
+
+        A record that nobody can decode would keep the good one of its key out: the first writer wins.
+        """
         view = memoryview(self.data)
         check_payload(self.header, view[:HEADER_BYTES], view[HEADER_BYTES:])
+        check_decodes(self.header, self.layout, view[HEADER_BYTES:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +71,14 @@ class _Pending:
 
 @dataclass(slots=True)
 class RecordParser:
-    """Feed it a body piece by piece. find_layout: the registered layout of a fingerprint, or None."""
+    """Feed it a body piece by piece. find_layout: the registered layout of a fingerprint, or None.
+
+    A body of more than `max_records` records counts as lost from there on: small ones cost time and memory by number.
+    """
 
     find_layout: Callable[[bytes], Layout | None]
     max_record_bytes: int
+    max_records: int
     index: int = 0
     lost: bool = False
     _head: bytearray = field(default_factory=bytearray)
@@ -82,7 +96,9 @@ class RecordParser:
                 yield from self._take_filled(self._pending)
             else:
                 view = self._collect_head(view)
-                if len(self._head) == HEADER_BYTES:
+                if self.index >= self.max_records:
+                    yield self._lose()
+                elif len(self._head) == HEADER_BYTES:
                     yield from self._begin(bytes(self._head))
 
     def finish(self) -> Refused | None:

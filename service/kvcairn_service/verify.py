@@ -1,9 +1,8 @@
 """Verification down to the decoded bytes, of one record that is already stored. Reads the disk: for worker threads."""
 
-from kvcairn_protocol.codec import RAW, decode_into
 from kvcairn_protocol.errors import KvcairnError
 from kvcairn_protocol.layout import Layout
-from kvcairn_protocol.record import HEADER_BYTES, check_asked, verify_record
+from kvcairn_protocol.record import HEADER_BYTES, check_asked, check_decodes, verify_record
 from kvcairn_storage.prefixes import PrefixStore
 from kvcairn_storage.store import RecordKey
 
@@ -29,9 +28,7 @@ def is_good(record: bytes, key: RecordKey, layout: Layout) -> bool:
     try:
         header = verify_record(record, layout, max_raw_bytes=layout.payload_bytes(key.kind))
         check_asked(header, kind=key.kind, key=key.key, fingerprint=key.layout)
-        if header.codec != RAW:
-            payload = memoryview(record)[HEADER_BYTES:]
-            decode_into(memoryview(bytearray(header.raw_bytes)), header.codec, payload, layout.segments(key.kind))
+        check_decodes(header, layout, memoryview(record)[HEADER_BYTES:])
     except KvcairnError:
         return False
     return True

@@ -115,6 +115,40 @@ class TestRecords:
         bad = record(document, HISTORY, key, position=8, payload=frames[frame], codec=1, raw_bytes=16 << 20)
         assert caller.store(bad).json()["rejected"] == [{"index": 0, "key": key.hex(), "reason": "codec"}]
 
+    def test_a_frame_that_does_not_decode_never_keeps_the_good_record_out(self, caller):
+        document = layout_document(history_bytes=4096)
+        caller.register(document)
+        (key,) = chain(document, 1)
+        frame = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(bytes(4096)))
+        good = record(document, HISTORY, key, position=8, payload=bytes(frame), codec=1, raw_bytes=4096)
+        frame[-1] ^= 1  # of the frame's own checksum, inside a record whose checksum is right
+        bad = record(document, HISTORY, key, position=8, payload=bytes(frame), codec=1, raw_bytes=4096)
+        assert caller.store(bad).json()["rejected"] == [{"index": 0, "key": key.hex(), "reason": "codec"}]
+        refused = caller.http.put(caller.path(document, "history", key), content=bad, headers={"content-type": RECORDS})
+        assert "does not decode" in problem(refused, 422)["detail"]
+        assert caller.store(good).json()["stored"] == 1
+
+    def test_a_body_of_more_records_than_a_request_may_name_ends_there(self, caller, known):
+        document, keys = known
+        first, second = chain_records(document, keys)[:2]
+        answer = caller.store(first * 16_384 + second).json()
+        assert answer == {
+            "stored": 0,
+            "present": 16_384,
+            "rejected": [{"index": 16_384, "key": None, "reason": "framing"}],
+        }
+        assert caller.exists(document, ("history", keys[1])) == [False]
+
+    def test_a_single_put_and_a_store_name_the_same_reason(self, caller):
+        document = layout_document(replay_tokens=0)
+        del document["streams"][1]
+        caller.register(document)
+        (key,) = chain(document, 1)
+        state = record(document, STATE, key, position=8, payload=b"12345678")
+        assert caller.store(state).json()["rejected"][0]["reason"] == "kind"
+        answer = caller.http.put(caller.path(document, "state", key), content=state, headers={"content-type": RECORDS})
+        assert problem(answer, 422)["reason"] == "kind"
+
     def test_a_lost_framing_ends_the_body_and_keeps_what_came_before(self, caller, known):
         document, keys = known
         records = chain_records(document, keys)

@@ -21,7 +21,7 @@ RECORDS = chain_records(DOCUMENT, KEYS)
 
 
 def new_parser(max_record_bytes=1 << 20):
-    return RecordParser({fingerprint(DOCUMENT): LAYOUT}.get, max_record_bytes=max_record_bytes)
+    return RecordParser({fingerprint(DOCUMENT): LAYOUT}.get, max_record_bytes=max_record_bytes, max_records=1000)
 
 
 def parse(pieces):

@@ -247,31 +247,3 @@ class TestReport:
         body = {"layout": fingerprint(document).hex(), "kind": "history", "key": keys[0].hex()}
         assert caller.http.post("/v1/records:report", json=body).json() == {"quarantined": False}
         assert caller.exists(document, ("history", keys[0])) == [True]
-
-    def test_what_does_not_decode_is_quarantined_and_can_be_stored_anew(self, caller):
-        document = layout_document(history_bytes=4096)
-        caller.register(document)
-        (key,) = chain(document, 1)
-        raw = hashlib.sha256(key).digest() * 128
-        frame = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(raw))
-        frame[-1] ^= 1  # the frame's own checksum: its header is right, and only decoding finds it
-        bad = record(document, HISTORY, key, position=8, payload=bytes(frame), codec=1, raw_bytes=4096)
-        assert caller.store(bad).json()["stored"] == 1
-        body = {"layout": fingerprint(document).hex(), "kind": "history", "key": key.hex()}
-        assert caller.http.post("/v1/records:report", json=body).json() == {"quarantined": True}
-        assert caller.exists(document, ("history", key)) == [False]
-        good = record(document, HISTORY, key, position=8, payload=raw)
-        assert caller.store(good).json()["stored"] == 1
-        assert caller.fetch(document, ("history", key)).content == good
-        assert caller.metric("kvcairn_quarantined_records_total", layout=fingerprint(document).hex()[:12]) == 1
-
-    def test_get_quarantines_what_does_not_decode(self, caller):
-        document = layout_document(history_bytes=4096)
-        caller.register(document)
-        (key,) = chain(document, 1)
-        frame = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(bytes(4096)))
-        frame[-1] ^= 1
-        bad = record(document, HISTORY, key, position=8, payload=bytes(frame), codec=2, raw_bytes=4096)
-        caller.store(bad)
-        assert caller.http.get(caller.path(document, "history", key)).status_code == 404
-        assert caller.exists(document, ("history", key)) == [False]

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from kvcairn_protocol.errors import TrailingBytes, TruncatedRecord
+from kvcairn_protocol.errors import Reason, TrailingBytes, TruncatedRecord
 from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.messages import RECORDS_TYPE, Hex32, KindLabel, StoreAnswer
 from kvcairn_protocol.record import HEADER_BYTES, check_asked, check_header, parse_header
@@ -25,6 +25,15 @@ from kvcairn_storage.store import RecordKey
 router = APIRouter(tags=["record"], prefix="/v1/records")
 
 PATH = "/{layout}/{kind}/{key}"
+
+_SAID: dict[Reason, str] = {
+    "checksum": "its bytes are not those that its checksum was made of",
+    "codec": "its payload does not decode to what its header says",
+    "conflict": "this kind and key is stored with another position or parent; delete that one first",
+    "framing": "its bytes end before the length that its header claims",
+    "parent": "its parent is stored, and does not stand one block before it",
+}
+"""What a whole record that is the one named can still be refused for; quota and full have statuses of their own."""
 
 
 def named_record(layout: Hex32, kind: KindLabel, key: Hex32, tenant: CallingTenant) -> RecordKey:
@@ -87,14 +96,16 @@ async def put_record(named: Named, request: Request, service: Running, tenant: C
     layout = service.layouts.get(tenant.id, named.layout)
     limit_bytes = HEADER_BYTES + service.settings.max_record_bytes
     body = pieces(request, max_bytes=limit_bytes, pace=pace_of(service.settings))
-    answer = await Upload(service=service, tenant=tenant).run(only_named(body, named, layout))
+    answer = await Upload(service=service, tenant=tenant).run(only_named(body, named, layout, limit_bytes))
     if answer.rejected:
         reason = answer.rejected[0].reason
-        raise RuleBroken(f"the record was not stored: {reason}", members={"reason": reason})
+        raise RuleBroken(f"the record was not stored: {_SAID.get(reason, reason)}", members={"reason": reason})
     return Response(answer.model_dump_json(), status_code=201 if answer.stored else 200, media_type="application/json")
 
 
-async def only_named(body: AsyncIterator[bytes], named: RecordKey, layout: Layout) -> AsyncIterator[bytes]:
+async def only_named(
+    body: AsyncIterator[bytes], named: RecordKey, layout: Layout, limit_bytes: int
+) -> AsyncIterator[bytes]:
     """The same body, if it is one whole record with the kind, key and layout that the path names; else a RecordError.
 
     The last piece is held back until the body has ended, so that nothing is stored of a body with trailing bytes.
@@ -106,7 +117,7 @@ async def only_named(body: AsyncIterator[bytes], named: RecordKey, layout: Layou
             waiting += piece
             if len(waiting) < HEADER_BYTES:
                 continue
-            record_bytes = _check_head(waiting, named, layout)
+            record_bytes = _check_head(waiting, named, layout, limit_bytes)
         elif waiting:
             yield waiting
             waiting = piece
@@ -118,8 +129,8 @@ async def only_named(body: AsyncIterator[bytes], named: RecordKey, layout: Layou
         yield waiting
 
 
-def _check_head(data: bytes, named: RecordKey, layout: Layout) -> int:
-    header = parse_header(data, max_raw_bytes=layout.payload_bytes(named.kind))
+def _check_head(data: bytes, named: RecordKey, layout: Layout, limit_bytes: int) -> int:
+    header = parse_header(data, max_raw_bytes=limit_bytes)
     check_asked(header, kind=named.kind, key=named.key, fingerprint=named.layout)
     check_header(header, layout)
     return header.record_bytes
