@@ -76,7 +76,7 @@ def parse_token_id(text: str) -> str:
 
 
 def parse_url(text: str) -> str | Path:
-    """Where a service listens, as the client reads it: an HTTP URL, or a socket's path; ValueError for no such place."""
+    """Where a service listens, as the client reads it: an HTTP URL or a socket's path; ValueError for no such place."""
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         path = path.removeprefix("//") if path.startswith("///") else path
