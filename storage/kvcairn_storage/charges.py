@@ -1,6 +1,7 @@
 """Charges: how many bytes count, by kind and tenant, and what the changes on their way will free. Pure."""
 
-from kvcairn_protocol.layout import Kind
+from collections.abc import Iterable
+
 from kvcairn_storage.change import Change, Wait
 from kvcairn_storage.slot import Slot
 from kvcairn_storage.tenancy import Tenancy
@@ -11,14 +12,13 @@ class Charges:
 
     def __init__(self) -> None:
         self.tenancies: dict[str, Tenancy] = {}
-        self._by_kind: dict[Kind, int] = dict.fromkeys(Kind, 0)
-        self._surplus_bytes = 0
+        self.everybody = Tenancy()
         self._in_flight: dict[Change, None] = {}
 
     @property
     def total_bytes(self) -> int:
         """Everything that counts against the capacity right now."""
-        return sum(self._by_kind.values()) + self._surplus_bytes
+        return self.everybody.total_bytes
 
     def tenancy(self, tenant: str) -> Tenancy:
         """The tenant's own part, made when it is first asked for."""
@@ -28,10 +28,27 @@ class Charges:
         return found
 
     def add(self, slot: Slot) -> None:
-        self._count(slot.key.tenant, slot.key.kind, slot.charged_bytes)
+        for tenancy in self._of(slot):
+            tenancy.charged_bytes[slot.key.kind] += slot.charged_bytes
 
     def take(self, slot: Slot) -> None:
-        self._count(slot.key.tenant, slot.key.kind, -slot.charged_bytes)
+        for tenancy in self._of(slot):
+            tenancy.charged_bytes[slot.key.kind] -= slot.charged_bytes
+
+    def append(self, slot: Slot) -> None:
+        """Make the slot the most recently used."""
+        for tenancy in self._of(slot):
+            tenancy.append(slot)
+
+    def discard(self, slot: Slot) -> None:
+        """Take the slot out of the orders of use."""
+        for tenancy in self._of(slot):
+            tenancy.discard(slot)
+
+    def restore(self, slot: Slot) -> None:
+        """Put a slot that was to go back where it was in the orders of use."""
+        for tenancy in self._of(slot):
+            tenancy.restore(slot)
 
     def start(self, change: Change) -> None:
         """A change goes to the disk: its surplus counts from now on."""
@@ -59,20 +76,23 @@ class Charges:
     def faults(self, slots: list[Slot]) -> list[str]:
         """What breaks the identity: all that is charged is among these slots, or surplus of a change on its way."""
         surplus_bytes = sum(change.surplus_bytes for change in self._in_flight)
-        ordered = sum(len(order) for tenancy in self.tenancies.values() for order in tenancy.orders.values())
         by_tenant = sum(sum(tenancy.charged_bytes.values()) for tenancy in self.tenancies.values())
         triples = [
             ("bytes charged", self.total_bytes, sum(slot.charged_bytes for slot in slots) + surplus_bytes),
-            ("bytes charged to tenants", by_tenant, sum(self._by_kind.values())),
-            ("records by recency", ordered, len(slots)),
+            ("bytes charged to tenants", by_tenant, sum(self.everybody.charged_bytes.values())),
+            ("records by recency", _ordered([self.everybody]), len(slots)),
+            ("records of tenants by recency", _ordered(self.tenancies.values()), len(slots)),
         ]
         return [f"{name}: {sums} by the sums, {right} by the records" for name, sums, right in triples if sums != right]
 
-    def _count(self, tenant: str, kind: Kind, size_bytes: int) -> None:
-        self.tenancy(tenant).charged_bytes[kind] += size_bytes
-        self._by_kind[kind] += size_bytes
+    def _of(self, slot: Slot) -> tuple[Tenancy, Tenancy]:
+        return self.everybody, self.tenancy(slot.key.tenant)
 
     def _count_surplus(self, change: Change, *, sign: int) -> None:
-        self._surplus_bytes += sign * change.surplus_bytes
+        self.everybody.surplus_bytes += sign * change.surplus_bytes
         for tenant, surplus_bytes in change.tenant_surplus_bytes().items():
             self.tenancies[tenant].surplus_bytes += sign * surplus_bytes
+
+
+def _ordered(tenancies: Iterable[Tenancy]) -> int:
+    return sum(len(order) for tenancy in tenancies for order in tenancy.orders.values())

@@ -6,8 +6,7 @@ states at least a tenth. A record may always displace its own kind; it takes fro
 above its share; and a kind below its own share takes from the other first.
 """
 
-import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 
 from kvcairn_protocol.layout import Kind
 from kvcairn_storage.slot import Slot
@@ -17,40 +16,36 @@ SHARES = {Kind.HISTORY: 0.5, Kind.STATE: 0.1, Kind.WINDOW: 0.0}
 
 
 class Candidates:
-    """Records of one kind that may go, oldest first, across some tenants.
+    """Records of one kind that may go, oldest first.
 
-    One pass over the orders, which nobody may change meanwhile; what its caller takes out of the tree between two
+    One pass over an order of use, which nobody may change meanwhile; what its caller takes out of the tree between two
     calls is seen, so that a parent follows the last of its children.
     """
 
-    def __init__(self, tenancies: Sequence[Tenancy], kind: Kind, may_go: Callable[[Slot], bool]) -> None:
+    def __init__(self, order: Iterable[Slot], may_go: Callable[[Slot], bool]) -> None:
         self._may_go = may_go
-        orders = [self._walk(tenancy, kind) for tenancy in tenancies]
-        self._merged = orders[0] if len(orders) == 1 else heapq.merge(*orders, key=lambda slot: slot.sequence)
+        self._order = iter(order)
         self._next: Slot | None = None
 
     def oldest(self) -> Slot | None:
         """The next to go, or None; the same one again for as long as it may go."""
         while self._next is None or not self._may_go(self._next):
-            self._next = next(self._merged, None)
+            self._next = next(self._order, None)
             if self._next is None:
                 return None
         return self._next
-
-    def _walk(self, tenancy: Tenancy, kind: Kind) -> Iterator[Slot]:
-        return (slot for slot in tenancy.orders[kind] if self._may_go(slot))
 
 
 class Budget:
     """A capacity or a quota, as victims are chosen for it.
 
-    limit_bytes: the whole. tenancies: whose records count against it, the incoming one included.
+    limit_bytes: the whole. tenancy: whose records count against it, the incoming one included.
     """
 
-    def __init__(self, limit_bytes: int, tenancies: Sequence[Tenancy], candidates: Mapping[Kind, Candidates]) -> None:
+    def __init__(self, limit_bytes: int, tenancy: Tenancy, may_go: Callable[[Slot], bool]) -> None:
         self._limit_bytes = limit_bytes
-        self._tenancies = tenancies
-        self._candidates = candidates
+        self._charged_bytes = tenancy.charged_bytes
+        self._candidates = {kind: Candidates(order, may_go) for kind, order in tenancy.orders.items()}
 
     def victim(self, incoming: Kind | None) -> Slot | None:
         """The record that must go next for an incoming one (None: for nobody, to fit at all); None if nothing may."""
@@ -66,11 +61,8 @@ class Budget:
         slot = self._candidates[kind].oldest()
         if slot is None or incoming is None or kind is incoming:
             return slot
-        stays = self._used_bytes(kind) - slot.charged_bytes
+        stays = self._charged_bytes[kind] - slot.charged_bytes
         return slot if stays >= SHARES[kind] * self._limit_bytes else None
 
     def _below_share(self, kind: Kind) -> bool:
-        return self._used_bytes(kind) <= SHARES[kind] * self._limit_bytes
-
-    def _used_bytes(self, kind: Kind) -> int:
-        return sum(tenancy.charged_bytes[kind] for tenancy in self._tenancies)
+        return self._charged_bytes[kind] <= SHARES[kind] * self._limit_bytes

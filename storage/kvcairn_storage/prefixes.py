@@ -128,7 +128,12 @@ class PrefixStore:
             return shelf.longest_run(keys, block_tokens=block_tokens) if shelf else Run(0, [])
 
     def hold(self, keys: Sequence[RecordKey]) -> Hold:
-        """Keep records from being evicted or expired until the hold is released."""
+        """Keep records from being evicted or expired until the hold is released.
+
+        They and the blocks before them are as fresh as if used now, though no use is counted: whoever makes room looks
+        at the oldest first, and would have to pass by them each time.
+        """
+        now = self._clock()
         with self._lock:
             slots = [self._space.present(key) for key in keys]
             entries = [slot.entry.copied() if slot else None for slot in slots]
@@ -136,6 +141,7 @@ class PrefixStore:
             self._held_records += len(held)
             for slot in held:
                 slot.holds += 1
+            self._note_use(self._space.use(held, now=now))
         return Hold(entries, partial(self._let_go, held))
 
     def touch(self, keys: Sequence[RecordKey]) -> int:

@@ -107,8 +107,8 @@ class Shelf:
         return [other for other in found if other is not None and other.phase in (Phase.WRITING, Phase.PRESENT)]
 
     def may_go(self, slot: Slot) -> bool:
-        """Whether the slot can be evicted: there, read by nobody, without descendants, nothing busy at its key."""
-        if slot.phase is not Phase.PRESENT or slot.busy:
+        """Whether a slot that is not busy can be evicted: there, without descendants, nothing busy at its key."""
+        if slot.phase is not Phase.PRESENT:
             return False
         if slot.key.kind is not Kind.HISTORY:
             return True

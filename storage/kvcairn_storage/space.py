@@ -34,13 +34,21 @@ class Space:
         return self._charges.total_bytes
 
     def load(self, entries: Iterable[tuple[RecordKey, Entry]]) -> None:
-        """Take in what is on disk, in the order of its last use; of equal moments the deeper block is the older."""
+        """Take in what is on disk, in the order of its last use; of equal moments the deeper block is the older.
+
+        Where the disk knows of a block's use and not that it counts for its ancestors, because the recency was not
+        written any more, it counts now.
+        """
         slots = [Slot(key, entry) for key, entry in entries]
         for slot in sorted(slots, key=lambda slot: slot.entry.created):
             self._charges.add(slot)
             self._shelf(slot).link(slot)
             self._shelf(slot).show(slot)
             self._ledger.arrived(slot)
+        for slot in sorted(slots, key=lambda slot: -slot.entry.position):
+            parent = self._shelf(slot).parent(slot)
+            if parent is not None:
+                parent.entry.last_used = max(parent.entry.last_used, slot.entry.last_used)
         self._renew(sorted(slots, key=lambda slot: (slot.entry.last_used, -slot.entry.position)))
 
     def shelf(self, tenant: str, layout: bytes) -> Shelf | None:
@@ -99,7 +107,7 @@ class Space:
 
     def shrink(self, *, at_most_records: int) -> Change:
         """Take out what exceeds the capacity, some records at a time; the change is empty once it fits."""
-        change, budget = Change(), self._budget(list(self._charges.tenancies.values()), self.capacity_bytes)
+        change, budget = Change(), self._budget(self._charges.everybody, self.capacity_bytes)
         while self.charged_bytes > self.capacity_bytes and len(change.removed) < at_most_records:
             victim = budget.victim(None)
             if victim is None:
@@ -112,7 +120,7 @@ class Space:
 
         The capacity promised more than the disk has, because somebody else fills it, or free pages lie too scattered.
         """
-        change, budget = Change(), self._budget(list(self._charges.tenancies.values()), self.capacity_bytes)
+        change, budget = Change(), self._budget(self._charges.everybody, self.capacity_bytes)
         while sum(slot.charged_bytes for slot in change.removed) < need_bytes:
             victim = budget.victim(key.kind)
             if victim is None:
@@ -125,9 +133,9 @@ class Space:
     def expire(self, tenant: str, *, before: float, at_most_records: int) -> Change:
         """Take out a tenant's records last used before a moment, leaves first; a block with descendants stays."""
         change = Change()
-        tenancies = [self._charges.tenancy(tenant)]
+        orders = self._charges.tenancy(tenant).orders
         for kind in (Kind.WINDOW, Kind.STATE, Kind.HISTORY):
-            candidates = Candidates(tenancies, kind, self._may_go)
+            candidates = Candidates(orders[kind], self._may_go)
             while (slot := candidates.oldest()) is not None and slot.entry.last_used < before:
                 if len(change.removed) >= at_most_records:
                     return self._start(change)
@@ -153,7 +161,7 @@ class Space:
             self._retract(change.added)
         for slot in reversed(change.removed):
             self._reinstate(slot)
-            self._charges.tenancy(slot.key.tenant).restore(slot)
+            self._charges.restore(slot)
 
     def use(self, slots: Iterable[Slot], *, now: float, counted: bool = False) -> list[Slot]:
         """Make these, and the ancestors of blocks among them, the most recently used; returns all of them.
@@ -169,6 +177,7 @@ class Space:
         renewed = [slot for shelf, some in by_shelf.items() for slot in shelf.lineage(some)]
         for slot in renewed:
             slot.entry.last_used = max(slot.entry.last_used, now)
+            self._ledger.moved(slot)
         self._renew(renewed)
         return renewed
 
@@ -201,12 +210,12 @@ class Space:
         tenancy = self._charges.tenancy(slot.key.tenant)
         if quota_bytes is not None and tenancy.total_bytes > quota_bytes:
             wait = self._charges.room_to_come(tenancy.total_bytes - quota_bytes, tenant=slot.key.tenant)
-            budget = self._budget([tenancy], quota_bytes)
+            budget = self._budget(tenancy, quota_bytes)
             if wait or not self._evict_for(change, budget, lambda: tenancy.total_bytes <= quota_bytes):
                 return wait or Shortage.QUOTA
         if self.charged_bytes > self.capacity_bytes:
             wait = self._charges.room_to_come(self.charged_bytes - self.capacity_bytes)
-            budget = self._budget(list(self._charges.tenancies.values()), self.capacity_bytes)
+            budget = self._budget(self._charges.everybody, self.capacity_bytes)
             if wait or not self._evict_for(change, budget, lambda: self.charged_bytes <= self.capacity_bytes):
                 return wait or Shortage.FULL
         return None
@@ -220,9 +229,8 @@ class Space:
             self._take_out(change, victim, Cause.EVICTED)
         return True
 
-    def _budget(self, tenancies: list[Tenancy], limit_bytes: int) -> Budget:
-        candidates = {kind: Candidates(tenancies, kind, self._may_go) for kind in Kind}
-        return Budget(limit_bytes, tenancies, candidates)
+    def _budget(self, tenancy: Tenancy, limit_bytes: int) -> Budget:
+        return Budget(limit_bytes, tenancy, self._may_go)
 
     def _take_out(self, change: Change, slot: Slot, cause: Cause) -> None:
         """Displace a slot and, with a block, what stands at its key; nothing of it may be busy."""
@@ -246,7 +254,7 @@ class Space:
         """Undo a slot that was to be written."""
         slot.phase, slot.change = Phase.GONE, None
         self._charges.take(slot)
-        self._charges.tenancy(slot.key.tenant).discard(slot)
+        self._charges.discard(slot)
         self._shelf(slot).unlink(slot)
         self._shelf(slot).forget(slot)
 
@@ -255,7 +263,7 @@ class Space:
             change.added.change = change
         for slot in change.removed:
             slot.change = change
-            self._charges.tenancy(slot.key.tenant).discard(slot)
+            self._charges.discard(slot)
         if change:
             self._charges.start(change)
         return change
@@ -264,11 +272,10 @@ class Space:
         """Make these the most recently used, the last of them the most recent; thousands at a time."""
         for sequence, slot in enumerate(slots, self._sequence + 1):
             slot.sequence = self._sequence = sequence
-            self._charges.tenancy(slot.key.tenant).append(slot)
-            self._ledger.moved(slot)
+            self._charges.append(slot)
 
     def _may_go(self, slot: Slot) -> bool:
-        return self._shelf(slot).may_go(slot)
+        return not slot.busy and self._shelf(slot).may_go(slot)
 
     def _shelf(self, slot: Slot) -> Shelf:
         place = slot.key.tenant, slot.key.layout

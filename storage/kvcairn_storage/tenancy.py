@@ -1,4 +1,4 @@
-"""Tenancy: one tenant's records by recency, and what they are charged. Pure, not thread-safe."""
+"""Tenancy: records by recency and what they are charged, of one tenant or of all. Pure, not thread-safe."""
 
 from collections import OrderedDict
 from itertools import takewhile
@@ -21,7 +21,7 @@ class Tenancy:
 
     @property
     def total_bytes(self) -> int:
-        """What counts against the tenant's quota."""
+        """What counts against the quota, or the capacity."""
         return sum(self.charged_bytes.values()) + self.surplus_bytes
 
     def append(self, slot: Slot) -> None:

@@ -164,6 +164,16 @@ def test_what_is_held_stays_and_so_do_its_ancestors(store: PrefixStore) -> None:
     assert put(store, *loners(2, first=5)) == ["stored", "stored"]
 
 
+def test_what_was_held_is_as_fresh_as_what_was_just_used_and_so_are_its_ancestors(store: PrefixStore) -> None:
+    chain, rest = make_chain(keys(10)), loners(90)
+    put(store, *chain, *rest)
+    with store.hold([chain[4].key]):
+        pass
+    put(store, *loners(95, first=3))
+    assert (present(store, chain), present(store, rest)) == (list(range(5)), [])
+    assert {usage.uses for usage in store.usage()} == {0}
+
+
 def test_a_held_state_keeps_its_block(store: PrefixStore) -> None:
     (block,) = make_chain(keys(1))
     state = make_state(block)

@@ -53,6 +53,8 @@ def test_what_is_held_does_not_expire_and_neither_do_its_ancestors(store: Prefix
     with store.hold(HISTORY_KEYS[3:4]):
         assert store.expire(tenant="t", idle_seconds=1) == 2
         assert depth(store) == 4
+        clock.advance(2)
+        assert store.expire(tenant="t", idle_seconds=1) == 0
     assert store.expire(tenant="t", idle_seconds=1) == 4
 
 
