@@ -56,17 +56,24 @@ def wishes(restored: Restored, pools: Pools, strategy: Full | Periodic | Zero | 
 
 
 class Capture:
-    """One run's capture: into the pools at once, and among the offers to the service. Holds what it publishes."""
+    """One run's capture: into the pools at once, and among the offers to the service. Holds what it publishes.
+
+    keys: of the run's blocks, as far as their bits are those that the keys stand for. Nothing behind them is captured.
+    """
 
     def __init__(self, pools: Pools, restored: Restored, wished: Wishes, offers: Offers) -> None:
         self._pools, self._held, self._wished, self._offers = pools, restored.loaded.blocks, wished, offers
         self._layout = pools.model_cache.layout
+        self.keys = offers.keys
 
     def after(self, cache: WatchedCache, tokens: range) -> None:
         """Take what the block of `tokens`, which the last forward call computed, is worth keeping."""
-        if len(tokens) < self._layout.block_tokens:
-            return
         index = tokens.start // self._layout.block_tokens
+        if index >= len(self.keys):
+            return
+        if self._pools.model_cache.settings.have_changed():
+            self.keys = self.keys[:index]
+            return
         if index >= len(self._held) or self._offers.is_new_block(index):
             self._take_block(cache, index, tokens)
         if tokens.start in self._wished.windows:

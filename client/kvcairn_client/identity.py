@@ -1,12 +1,13 @@
-"""What makes two models' caches interchangeable: the weights' identity, and everything else that changes the bits."""
+"""What makes two models' caches interchangeable beside the weights: everything else that changes the bits."""
 
 import hashlib
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 import transformers
+
+from kvcairn_client.weights import all_tensors, weights_digest
 
 # Named in the config, but never part of an arithmetic operation of the forward pass. Whatever is not in this list is
 # part of the identity: a field that a later version adds must change the keys rather than be forgotten.
@@ -20,42 +21,12 @@ WITHOUT_EFFECT = frozenset(
 )  # fmt: skip
 
 
-def weights_identity(model: Any, model_id: str | None) -> str:
-    """The given id, else the hub's name and commit where the config still knows it, else a SHA-256 of the weights.
-
-    A path or a name alone is no identity: what stands there can change. (transformers 5.24 no longer keeps the commit
-    in a loaded config; give `model_id` to skip the hash, which reads every parameter once.)
-    """
-    if model_id:
-        return model_id
-    commit, name = getattr(model.config, "_commit_hash", None), model.config.name_or_path
-    if commit and name:
-        return f"{name}@{commit}"
-    return f"sha256:{weights_digest(all_tensors(model))}"
-
-
-def weights_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes, in order, as hex."""
-    digest = hashlib.sha256()
-    for name, tensor in tensors:
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        data = tensor.detach().reshape(-1).contiguous().view(torch.uint8).cpu()
-        digest.update(data.numpy().data)
-    return digest.hexdigest()
-
-
-def all_tensors(model: Any) -> Iterable[tuple[str, torch.Tensor]]:
-    """Every parameter and buffer, by name; buffers count, since routing tables and RoPE frequencies are among them."""
-    yield from model.named_parameters()
-    yield from model.named_buffers()
-
-
 def model_identity(model: Any, *, block_tokens: int) -> dict[str, str]:
-    """Everything besides the weights that changes a cache's bits, as the strings of `Layout.identity`.
+    """Everything of the model and the build that changes a cache's bits, as the strings of `Layout.identity`.
 
     Library versions, device and processor features are in it, since kernels round differently: byte-identity is
-    promised for the same build on the same kind of hardware, and for nothing wider. The number of CPU threads is not:
-    it changed no bit where it was tried. Raises nothing.
+    promised for the same build on the same kind of hardware, and for nothing wider. What can change between two calls,
+    such as the number of CPU threads, is in settings.py. Raises nothing.
     """
     config = model.config
     return {
@@ -69,12 +40,9 @@ def model_identity(model: Any, *, block_tokens: int) -> dict[str, str]:
         "rope": _canonical(config.rope_parameters),
         "rope_dim": str(config.qk_rope_head_dim),
         "dtypes": _dtypes(model),
-        "attention": str(config._attn_implementation),
-        "experts": str(config._experts_implementation),
         "config": hashlib.sha256(_canonical(_fields_with_effect(config)).encode()).hexdigest(),
         "adapter": _adapter(model),
         "forward_tokens": str(block_tokens),
-        "matmul": _matmul_precision(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "device": _device(model.device),
@@ -113,11 +81,6 @@ def _active_adapters(model: Any) -> list[str]:
         return []
     active = model.active_adapters
     return sorted(active() if callable(active) else active)
-
-
-def _matmul_precision() -> str:
-    reduced = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
-    return f"{torch.get_float32_matmul_precision()},{'reduced' if reduced else 'full'}"
 
 
 def _device(device: torch.device) -> str:

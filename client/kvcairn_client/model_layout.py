@@ -14,7 +14,9 @@ from transformers import DynamicCache
 
 from kvcairn_client.cache_rows import HISTORY_PLACES, OVERLAP_PLACES, PENDING_PLACES, WINDOW, Place
 from kvcairn_client.errors import ModelNotSupported
-from kvcairn_client.identity import model_identity, weights_identity
+from kvcairn_client.identity import model_identity
+from kvcairn_client.settings import Settings
+from kvcairn_client.weights import weights_identity
 from kvcairn_protocol.deepseek_v4 import replay_tokens
 from kvcairn_protocol.errors import LayoutError
 from kvcairn_protocol.layout import ITEM_BYTES, CarryStream, HistoryStream, Layout, Stream, WindowStream
@@ -32,13 +34,15 @@ class ModelCache:
     """A model's cache as bytes.
 
     layout: what is stored. slot_layout: the same with pending rows behind the carries, so that a state slot in memory
-    starts with exactly a state record's payload. devices: where each layer computes.
+    starts with exactly a state record's payload. devices: where each layer computes. settings: those of the process
+    that the layout's identity names.
     """
 
     config: Any
     layout: Layout
     slot_layout: Layout
     devices: tuple[torch.device, ...]
+    settings: Settings
 
     @property
     def on_host(self) -> bool:
@@ -60,6 +64,7 @@ def describe(model: Any, *, model_id: str | None = None, block_tokens: int = 512
     config, unit = model.config, unit_tokens(model.config)
     if block_tokens < unit or block_tokens % unit:
         raise LayoutError("block_tokens", f"must be a multiple of the unit ({unit} tokens); {block_tokens} is not")
+    settings = Settings(model)
     layers = _dry_run(model, tokens=unit)
     kinds = list(enumerate(config.layer_types))
     history = [s for i, kind in kinds for s in _histories(layers[i], i, kind)]
@@ -73,7 +78,7 @@ def describe(model: Any, *, model_id: str | None = None, block_tokens: int = 512
         "block_tokens": block_tokens,
         "layers": config.num_hidden_layers,
         "replay_tokens": replay_tokens(config.sliding_window, config.num_hidden_layers),
-        "identity": model_identity(model, block_tokens=block_tokens),
+        "identity": {**model_identity(model, block_tokens=block_tokens), **settings.recorded},
     }
     streams: tuple[Stream, ...] = (*history, *windows, *overlaps)
     return ModelCache(
@@ -81,6 +86,7 @@ def describe(model: Any, *, model_id: str | None = None, block_tokens: int = 512
         layout=Layout(**fields, streams=streams),
         slot_layout=Layout(**fields, streams=(*streams, *pending)),
         devices=tuple(layer.keys.device for layer in layers),
+        settings=settings,
     )
 
 

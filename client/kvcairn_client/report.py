@@ -42,7 +42,8 @@ class PrefillResult:
     """A prefilled prompt.
 
     cache: the model's own kind of cache, for `model.generate(..., cache=result.cache)`; it shares no memory with the
-    pools. logits: [1, rows, vocabulary], every row of the last forward call. block_keys: of the complete blocks.
+    pools. logits: [1, rows, vocabulary], every row of the last forward call. block_keys: of the complete blocks, as far
+    as they were computed under the settings that the keys stand for.
     """
 
     cache: DynamicCache

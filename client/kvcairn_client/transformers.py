@@ -47,6 +47,8 @@ class CachedPrefill:
 
     No fault of the service reaches the caller: it costs a bounded time (Budgets) and a shorter hit. The model stays the
     caller's: weights, adapters and dtypes must not change while this is in use, since they are part of every key.
+    Settings of the process that change bits (settings.py: CPU threads, autocast, precisions, …) may change, but a call
+    made under others than those at construction is a plain prefill, which neither reads nor leaves anything.
     Calls from several threads are safe where the model's own are.
     """
 
@@ -99,8 +101,11 @@ class CachedPrefill:
         started = time.perf_counter()
         check_model(self._model)
         tokens = check_prompt(input_ids, vocab_size=self._model.config.vocab_size)
-        keys = block_keys(self.layout, tokens, salt=self._salt)
-        restored = restore(self._pools, self._sidecar.service, keys, prompt_tokens=len(tokens))
+        keys, service = block_keys(self.layout, tokens, salt=self._salt), self._sidecar.service
+        if self._pools.model_cache.settings.have_changed():
+            # Its blocks will have other bits than these keys stand for. Without keys nothing is found, kept or shared.
+            keys, service = [], None
+        restored = restore(self._pools, service, keys, prompt_tokens=len(tokens))
         try:
             cache = self._starting_cache(restored)
             self._sidecar.report_use(keys, restored)
@@ -118,7 +123,7 @@ class CachedPrefill:
             restore_seconds=computing - started,
             compute_seconds=time.perf_counter() - computing,
         )
-        return PrefillResult(cache=self._plain(cache.layers), logits=logits, report=report, block_keys=keys)
+        return PrefillResult(cache=self._plain(cache.layers), logits=logits, report=report, block_keys=capture.keys)
 
     def snapshot(self, cache: DynamicCache, *, block_keys: Sequence[bytes] = ()) -> Session:
         """Keep a live cache in the pools, at whatever position it stands; `Session.restore` gives it back.
