@@ -40,11 +40,15 @@ class Change:
 
     @property
     def surplus_bytes(self) -> int:
+        if not self.removed:
+            return 0
         added = self.added.charged_bytes if self.added else 0
         return max(0, sum(slot.charged_bytes for slot in self.removed) - added)
 
     def tenant_surplus_bytes(self) -> dict[str, int]:
         """The same for each tenant by itself, against its own quota."""
+        if not self.removed:
+            return {}
         removed: Counter[str] = Counter()
         for slot in self.removed:
             removed[slot.key.tenant] += slot.charged_bytes

@@ -273,7 +273,7 @@ class PrefixStore:
         """Delete on the disk what a change takes out, and settle it."""
         if not change:
             return 0
-        self._putter.carry_out(change, []).result()
+        self._putter.carry_out(change).result()
         return len(change.removed)
 
     def _await_writes(self, keys: Sequence[RecordKey]) -> None:

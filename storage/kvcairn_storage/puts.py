@@ -56,6 +56,10 @@ class PutResult(NamedTuple):
     can_ever_fit: bool = True
 
 
+_Write = tuple[int, Change]
+"""The index of a record in its batch, and the change that brings it in."""
+
+
 class _Batch:
     """What is known of one call of `put`; changed under the owner's lock.
 
@@ -64,7 +68,7 @@ class _Batch:
     """
 
     def __init__(self, records: Sequence[NewRecord], quota_bytes: int | None, now: float) -> None:
-        self.records = records
+        self.puts = [Put(record.key, _new_entry(record, now), record.data) for record in records]
         self.quota_bytes = quota_bytes
         self.now = now
         self.results: dict[int, PutResult] = {}
@@ -107,72 +111,91 @@ class Putter:
     def put(self, records: Sequence[NewRecord], *, quota_bytes: int | None, now: float) -> "Future[list[PutResult]]":
         """See PrefixStore.put."""
         batch = _Batch(records, quota_bytes, now)
-        for index in range(len(records)):
-            self._decide(batch, index)
-        with self._lock:
-            self._renew(batch)
-        if not records:
+        if records:
+            self._decide_all(batch)
+        else:
             batch.announce()
         return batch.done
 
-    def carry_out(self, change: Change, puts: Sequence[Put]) -> "Future[None]":
-        """Write a change; returns the future that says when it is settled."""
-        try:
-            written = self._records.write(puts, change.deletes())
-        except Exception as error:  # whatever it is, what was decided must not stay on its way for ever
-            written = Future()
-            written.set_exception(error)
-        written.add_done_callback(partial(self._settle, change))
+    def carry_out(self, change: Change) -> "Future[None]":
+        """Delete what a change takes out; returns the future that says when it is settled."""
+        self._submit([], change.deletes()).add_done_callback(lambda written: self._settle([change], written))
         return change.settled
 
     def close(self) -> None:
         """Finish what is being verified; whatever would have to be verified later fails with StoreClosed."""
         self._verifiers.shutdown(wait=True)
 
-    def _settle(self, change: Change, written: "Future[None]") -> None:
+    def _submit(self, puts: Sequence[Put], deletes: Sequence[RecordKey]) -> "Future[None]":
+        try:
+            return self._records.write(puts, deletes)
+        except Exception as error:  # whatever it is, what was decided must not stay on its way for ever
+            written: Future[None] = Future()
+            written.set_exception(error)
+            return written
+
+    def _settle(self, changes: Sequence[Change], written: "Future[None]") -> None:
+        """The disk has answered: let the accounting know, then those who wait."""
         error = written.exception()
         with self._lock:
-            if error is None or change.is_quarantine:
-                self._space.commit(change)
+            for change in changes:
+                if error is None or change.is_quarantine:
+                    self._space.commit(change)
+                else:
+                    self._space.undo(change)
+        for change in changes:
+            if error is None:
+                change.settled.set_result(None)
             else:
-                self._space.undo(change)
-        if error is None:
-            change.settled.set_result(None)
-        else:
-            change.settled.set_exception(error)
+                change.settled.set_exception(error)
+
+    def _decide_all(self, batch: _Batch) -> None:
+        """Decide on a new batch, and write what is new of it in one go: a commit costs a sync, whatever it holds."""
+        with self._lock:
+            steps = [self._choose(batch, index) for index in range(len(batch.puts))]
+            self._renew(batch)
+        writes = [(index, step) for index, step in enumerate(steps) if isinstance(step, Change)]
+        if writes:
+            self._write(batch, writes)
+        for index, step in enumerate(steps):
+            if not isinstance(step, Change):
+                self._act(batch, index, step)
 
     def _decide(self, batch: _Batch, index: int) -> None:
-        """Take one record a step further: answer it, write it, verify what is there, or wait for another's write."""
+        """Take one record a step further, once what it waited for is settled."""
         with self._lock:
             step = self._choose(batch, index)
+        self._act(batch, index, step)
+
+    def _act(self, batch: _Batch, index: int, step: PutResult | Change | Slot | Wait) -> None:
+        """Answer a record, write it, verify what is there, or wait for another's write."""
         if isinstance(step, Wait):
             step.change.settled.add_done_callback(lambda _: self._decide(batch, index))
         elif isinstance(step, PutResult):
             self._answer(batch, index, step)
         elif isinstance(step, Change):
-            self._write(batch, index, step)
-        elif isinstance(step, Slot):
+            self._write(batch, [(index, step)])
+        else:
             self._verify_later(batch, index, step)
 
     def _choose(self, batch: _Batch, index: int) -> PutResult | Change | Slot | Wait:
-        record = batch.records[index]
+        put = batch.puts[index]
         batch.attempts[index] += 1
         if batch.attempts[index] > MAX_ATTEMPTS:
             return PutResult(Outcome.FULL)
-        slot = self._space.find(record.key)
+        slot = self._space.find(put.key)
         if slot is None:
-            return self._reserve(batch, record)
+            return self._reserve(batch, put.key, put.entry)
         if slot.phase is Phase.LEAVING:
             return Wait(_in_flight(slot))
-        if (slot.entry.position, slot.entry.parent) != (record.header.position, record.header.parent):
+        if (slot.entry.position, slot.entry.parent) != (put.entry.position, put.entry.parent):
             return PutResult(Outcome.CONFLICT)
         if slot.phase is Phase.WRITING:
             return Wait(_in_flight(slot))
         batch.pin(slot)
         return slot
 
-    def _reserve(self, batch: _Batch, record: NewRecord) -> PutResult | Change | Wait:
-        key, entry = record.key, _new_entry(record, batch.now)
+    def _reserve(self, batch: _Batch, key: RecordKey, entry: Entry) -> PutResult | Change | Wait:
         if self._space.misplaces(key, entry):
             return PutResult(Outcome.PARENT)
         charged_bytes = charge_bytes(entry.stored_bytes)
@@ -187,30 +210,37 @@ class Putter:
             batch.pin(decision.added)
         return decision
 
-    def _write(self, batch: _Batch, index: int, change: Change) -> None:
-        record = batch.records[index]
-        put = Put(record.key, _new_entry(record, batch.now), record.data)
-        self.carry_out(change, [put]).add_done_callback(partial(self._written, batch, index))
+    def _write(self, batch: _Batch, writes: Sequence[_Write]) -> None:
+        puts = [batch.puts[index] for index, _ in writes]
+        deletes = [key for _, change in writes for key in change.deletes()]
+        self._submit(puts, deletes).add_done_callback(partial(self._written, batch, writes))
 
-    def _written(self, batch: _Batch, index: int, settled: "Future[None]") -> None:
-        error = settled.exception()
-        if error is None:
-            self._answer(batch, index, PutResult(Outcome.STORED))
-        elif isinstance(error, StoreFull):
-            self._shed(batch, index)
-        else:
-            self._answer(batch, index, error)
+    def _written(self, batch: _Batch, writes: Sequence[_Write], written: "Future[None]") -> None:
+        """Answer what was written; what failed together is tried alone, so that it fails alone."""
+        error = written.exception()
+        if error is not None and len(writes) > 1:
+            for write in writes:
+                self._write(batch, [write])
+            return
+        self._settle([change for _, change in writes], written)
+        for index, _ in writes:
+            if error is None:
+                self._answer(batch, index, PutResult(Outcome.STORED))
+            elif isinstance(error, StoreFull):
+                self._shed(batch, index)
+            else:
+                self._answer(batch, index, error)
 
     def _shed(self, batch: _Batch, index: int) -> None:
         """The disk is fuller than the capacity says: evict for this record and try again, a few times."""
-        record = batch.records[index]
+        put = batch.puts[index]
         with self._lock:
             batch.refusals[index] += 1
-            need_bytes = batch.refusals[index] * charge_bytes(record.header.stored_bytes)
+            need_bytes = batch.refusals[index] * charge_bytes(put.entry.stored_bytes)
             tries_left = batch.refusals[index] <= MAX_REFUSALS
-            change = self._space.shed(record.key, need_bytes=need_bytes) if tries_left else Change()
+            change = self._space.shed(put.key, need_bytes=need_bytes) if tries_left else Change()
         if change:
-            self.carry_out(change, []).add_done_callback(lambda _: self._decide(batch, index))
+            self.carry_out(change).add_done_callback(lambda _: self._decide(batch, index))
         else:
             self._answer(batch, index, PutResult(Outcome.FULL))
 
@@ -234,7 +264,7 @@ class Putter:
             there = [slot] if slot.phase is Phase.PRESENT else []
             change = self._space.remove(there, Cause.QUARANTINED)
         if change:
-            self.carry_out(change, []).add_done_callback(lambda _: self._decide(batch, index))
+            self.carry_out(change).add_done_callback(lambda _: self._decide(batch, index))
         else:
             self._decide(batch, index)
 

@@ -80,19 +80,13 @@ class Shelf:
         """The block before this one, if it is there and stands where it must."""
         if not _is_block(slot):
             return None
-        place = slot.entry.position - slot.entry.block_tokens
-        for other in self._stems.get(slot.entry.parent, ()):
-            if other.entry.position == place:
-                return other
-        return None
+        return self._block_before(slot.entry)
 
     def misplaces(self, entry: Entry) -> bool:
         """Whether the parent of this history entry is there, and not one block before it; a first block has none."""
         if entry.position == entry.block_tokens:
             return False
-        parents = self._stems.get(entry.parent, ())
-        place = entry.position - entry.block_tokens
-        return bool(parents) and all(parent.entry.position != place for parent in parents)
+        return entry.parent in self._stems and self._block_before(entry) is None
 
     def is_leaf(self, slot: Slot) -> bool:
         """Whether no block continues this one."""
@@ -134,6 +128,13 @@ class Shelf:
         ends = range(block_tokens, (blocks + 1) * block_tokens, block_tokens)
         found = [position for key, position in zip(keys, ends, strict=False) if states.get(key) == position]
         return Run(blocks, found[::-1])
+
+    def _block_before(self, entry: Entry) -> Slot | None:
+        place = entry.position - entry.block_tokens
+        for other in self._stems.get(entry.parent, ()):
+            if other.entry.position == place:
+                return other
+        return None
 
 
 def _position(slot: Slot) -> int:

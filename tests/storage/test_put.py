@@ -155,7 +155,7 @@ def test_a_second_writer_tries_itself_where_the_first_failed(store: PrefixStore,
 
 
 def test_a_full_disk_refuses_one_record_and_not_its_neighbours(store: PrefixStore, disk: FaultyStore) -> None:
-    disk.fail_writes(StoreFull("no space"))
+    disk.fail_writes(StoreFull("no space"), StoreFull("no space"))  # all together, then the first alone
     assert outcomes(store, make_chain(KEYS[:3])) == ["full", "stored", "stored"]
     assert store.charged_bytes == 2 * 4096
 
@@ -174,7 +174,7 @@ def test_what_should_have_gone_is_served_again_where_the_disk_refused(store: Pre
     disk.pause()
     done = store.put(make_chain(KEYS[:3]))
     assert sum(store.exists([record.key for record in old])) == 97
-    disk.fail_writes(*[StoreUnreadable("broken")] * 3)
+    disk.fail_writes(*[StoreUnreadable("broken")] * 4)  # all together, then each alone
     disk.resume()
     assert isinstance(done.exception(SECONDS), StoreUnreadable)
     assert sum(store.exists([record.key for record in old])) == 100
