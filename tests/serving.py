@@ -49,7 +49,10 @@ class ServiceProcess:
         if not self.url:
             transport = httpx.HTTPTransport(uds=self.uds_url.removeprefix("unix:"))
             return httpx.Client(transport=transport, base_url="http://localhost", headers=headers)
-        return httpx.Client(base_url=self.url, headers=headers, timeout=timeout_seconds, trust_env=False)
+        transport = httpx.HTTPTransport(verify=False)
+        return httpx.Client(
+            transport=transport, base_url=self.url, headers=headers, timeout=timeout_seconds, trust_env=False
+        )
 
     def wait_until_listening(self) -> None:
         """Return once the line with the address is printed; AssertionError with the log if it never is."""

@@ -1,6 +1,7 @@
 """A real service process for the whole session, open and closed, and a caller that speaks the wire page's words."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,16 +14,38 @@ ADMIN, METRICS = "admin-secret-token", "metrics-secret-token"
 
 
 @pytest.fixture(scope="session")
-def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    directory = tmp_path_factory.mktemp("open")
-    with running_service(directory / "data", "--uds", str(directory / "s"), "--capacity", "512MiB") as service:
+def open_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data directory of the open service."""
+    return tmp_path_factory.mktemp("open") / "data"
+
+
+@pytest.fixture(scope="session")
+def open_service(open_directory: Path) -> Iterator[ServiceProcess]:
+    with running_service(open_directory, "--uds", f"{open_directory}.socket", "--capacity", "512MiB") as service:
         yield service
 
 
 @pytest.fixture(scope="session")
 def closed_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """It listens everywhere, as only a closed one may, and logs JSON."""
     env = {"KVCAIRN_ADMIN_TOKEN": ADMIN, "KVCAIRN_METRICS_TOKEN": METRICS}
-    with running_service(tmp_path_factory.mktemp("closed") / "data", env=env) as service:
+    data = tmp_path_factory.mktemp("closed") / "data"
+    with running_service(data, "--host", "0.0.0.0", "--log-format", "json", env=env) as service:  # noqa: S104
+        service.url = service.url.replace("0.0.0.0", "127.0.0.1")  # noqa: S104
+        yield service
+
+
+@pytest.fixture(scope="session")
+def narrow_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """One with low limits: records of 8 MiB, memory for one of them and small ones, eight requests, 64 keys."""
+    env = {
+        "KVCAIRN_MAX_RECORD_BYTES": "8MiB",
+        "KVCAIRN_UPLOAD_MEMORY_BYTES": "16MiB",
+        "KVCAIRN_MAX_BODY_BYTES": "64MiB",
+        "KVCAIRN_MAX_REQUESTS": "8",
+        "KVCAIRN_MAX_KEYS": "64",
+    }
+    with running_service(tmp_path_factory.mktemp("narrow") / "data", env=env) as service:
         yield service
 
 

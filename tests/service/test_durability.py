@@ -29,8 +29,10 @@ def fill(caller, blocks=5):
     return document, keys, b"".join(records)
 
 
-@pytest.mark.parametrize("end", ["kill", "terminate"])
-def test_records_layouts_tenants_and_tokens_outlive_the_end_of_the_process(tmp_path, end):
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 0), (signal.SIGINT, 0)]
+)
+def test_records_layouts_tenants_and_tokens_outlive_the_end_of_the_process(tmp_path, number, status):
     env = {"KVCAIRN_ADMIN_TOKEN": ADMIN}
     with running_service(tmp_path / "data", env=env) as service:
         with service.http(token=ADMIN) as http:
@@ -39,7 +41,9 @@ def test_records_layouts_tenants_and_tokens_outlive_the_end_of_the_process(tmp_p
             generation = http.get("/v1/service").json()["generation"]
         with service.http(token=token) as http:
             document, keys, body = fill(Caller(http))
-        getattr(service, end)()
+        os.kill(service.pid, number)
+        assert service.wait() == status
+        assert "Traceback" not in service.log()
     with running_service(tmp_path / "data", env=env) as service, service.http(token=token) as http:
         caller = Caller(http)
         assert caller.lookup(document, keys).json()["history_blocks"] == 5
@@ -85,20 +89,17 @@ def _ignoring_the_end(work):
         return
 
 
-def test_a_second_service_on_the_directory_is_refused_with_the_holders_pid(tmp_path):
-    with running_service(tmp_path / "data") as service:
-        port = service.url.rsplit(":", 1)[1]
-        second = start_service(tmp_path / "data", "--port", port)
-        assert second.wait() == 2
-        assert str(service.pid) in second.log()
-        assert len(second.log().strip().splitlines()) == 1
-        with service.http() as http:
-            assert http.get("/readyz").status_code == 200
+def test_a_second_service_on_the_directory_is_refused_with_the_holders_pid(open_service, open_directory):
+    second = start_service(open_directory, "--port", open_service.url.rsplit(":", 1)[1])
+    assert second.wait() == 2
+    assert str(open_service.pid) in second.log()
+    assert len(second.log().strip().splitlines()) == 1
+    with open_service.http() as http:
+        assert http.get("/readyz").status_code == 200
 
 
 def test_a_directory_of_a_newer_format_is_refused(tmp_path):
-    with running_service(tmp_path / "data"):
-        pass
+    LmdbStore(tmp_path / "data", map_bytes=1 << 20).close()
     identity = json.loads((tmp_path / "data" / "kvcairn.json").read_text())
     (tmp_path / "data" / "kvcairn.json").write_text(json.dumps({**identity, "format": identity["format"] + 1}))
     service = start_service(tmp_path / "data")
@@ -106,23 +107,12 @@ def test_a_directory_of_a_newer_format_is_refused(tmp_path):
     assert "format" in service.log()
 
 
-def test_a_port_that_is_taken_is_refused_and_the_directory_is_let_go(tmp_path):
-    with running_service(tmp_path / "one") as service:
-        port = service.url.rsplit(":", 1)[1]
-        second = start_service(tmp_path / "two", "--port", port)
-        assert second.wait() == 2
-        assert port in second.log()
-    with running_service(tmp_path / "two"):
-        pass
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_good_order(tmp_path, number):
-    with running_service(tmp_path / "data") as service, service.http() as http:
-        fill(Caller(http))
-        os.kill(service.pid, number)
-        assert service.wait() == 0
-    assert "Traceback" not in service.log()
+def test_a_port_that_is_taken_is_refused_and_the_directory_is_let_go(open_service, tmp_path):
+    port = open_service.url.rsplit(":", 1)[1]
+    second = start_service(tmp_path / "data", "--port", port)
+    assert second.wait() == 2
+    assert port in second.log()
+    LmdbStore(tmp_path / "data", map_bytes=1 << 20).close()
 
 
 def test_while_draining_it_finishes_what_is_under_way_and_takes_nothing_new(tmp_path):
@@ -163,8 +153,7 @@ def test_while_draining_it_finishes_what_is_under_way_and_takes_nothing_new(tmp_
         thread.join()
         assert answers[0].json()["stored"] == 2
         assert service.wait() == 0
-    with running_service(tmp_path / "data") as service, service.http() as http:
-        assert Caller(http).lookup(document, keys).json()["history_blocks"] == 2
+    assert kept(tmp_path / "data")["records"] == 2
 
 
 def test_a_drain_has_an_end(tmp_path):
@@ -210,52 +199,65 @@ def test_a_record_larger_than_the_capacity_never_fits_and_a_full_store_says_so(t
         assert caller.lookup(small, keys).json()["history_blocks"] == 5
 
 
-def test_a_full_disk_is_507_and_nothing_stored_is_harmed(tmp_path):
-    with running_service(tmp_path / "data") as service, service.http() as http:
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("own") / "data"
+
+
+@pytest.fixture(scope="module")
+def own_service(directory):
+    """One whose data directory these tests read, too."""
+    with running_service(directory, env={"KVCAIRN_ADMIN_TOKEN": ADMIN}) as service:
+        yield service
+
+
+def test_a_full_disk_is_507_and_nothing_stored_is_harmed(own_service, directory):
+    with own_service.http(token=ADMIN) as http:
         caller = Caller(http)
         document, keys, body = fill(caller)
         large = layout_document(history_bytes=16 << 20)
         caller.register(large)
         (key,) = chain(large, 1)
         (whole,) = chain_records(large, [key])
-        before = resource.prlimit(service.pid, resource.RLIMIT_FSIZE)
-        used_bytes = (tmp_path / "data" / "data.mdb").stat().st_size
-        resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (used_bytes, before[1]))
+        before = resource.prlimit(own_service.pid, resource.RLIMIT_FSIZE)
+        used_bytes = (directory / "data.mdb").stat().st_size
+        resource.prlimit(own_service.pid, resource.RLIMIT_FSIZE, (used_bytes, before[1]))
         refused = caller.store(whole)
         assert refused.status_code == 507
         assert refused.json()["rejected"] == [{"index": 0, "key": key.hex(), "reason": "full"}]
         assert caller.exists(large, ("history", key)) == [False]
         assert caller.fetch(document, *[("history", each) for each in keys]).content == body
-        resource.prlimit(service.pid, resource.RLIMIT_FSIZE, before)
+        resource.prlimit(own_service.pid, resource.RLIMIT_FSIZE, before)
         assert caller.store(whole).json()["stored"] == 1
         assert caller.fetch(large, ("history", key)).content == whole
 
 
-def test_of_a_deleted_tenant_nothing_is_kept_on_the_disk(tmp_path):
-    with running_service(tmp_path / "data", env={"KVCAIRN_ADMIN_TOKEN": ADMIN}) as service:
-        with service.http(token=ADMIN) as admin:
+def test_of_a_deleted_tenant_nothing_is_kept_on_the_disk(own_service, directory):
+    with own_service.http(token=ADMIN) as admin:
+        before = kept(directory)
+        admin.put("/v1/tenants/gone", json={})
+        token = admin.post("/v1/tenants/gone/tokens").json()["token"]
+        with own_service.http(token=token) as http:
+            fill(Caller(http))
+        assert kept(directory) == {name: count + (5 if name == "records" else 1) for name, count in before.items()}
+        assert token.encode() not in (directory / "data.mdb").read_bytes()
+        assert admin.delete("/v1/tenants/gone").status_code == 204
+        assert kept(directory) == before
+
+
+def test_what_races_the_deletion_of_its_tenant_is_not_kept_either(own_service, directory):
+    with own_service.http(token=ADMIN) as admin, ThreadPoolExecutor(3) as pool:
+        before = kept(directory)
+        for _ in range(10):
             admin.put("/v1/tenants/gone", json={})
             token = admin.post("/v1/tenants/gone/tokens").json()["token"]
-            with service.http(token=token) as http:
-                fill(Caller(http))
-            assert token.encode() not in (tmp_path / "data" / "data.mdb").read_bytes()
-            assert admin.delete("/v1/tenants/gone").status_code == 204
-        assert kept(tmp_path / "data") == {"records": 0, "tenants": 1, "tokens": 0, "layouts": 0}
-
-
-def test_what_races_the_deletion_of_its_tenant_is_not_kept_either(tmp_path):
-    with running_service(tmp_path / "data", env={"KVCAIRN_ADMIN_TOKEN": ADMIN}) as service:
-        with service.http(token=ADMIN) as admin, ThreadPoolExecutor(3) as pool:
-            for _ in range(10):
-                admin.put("/v1/tenants/gone", json={})
-                token = admin.post("/v1/tenants/gone/tokens").json()["token"]
-                with service.http(token=token) as http:
-                    made = pool.submit(service_token, service, "gone")
-                    registered = pool.submit(Caller(http).register, layout_document())
-                    assert admin.delete("/v1/tenants/gone").status_code == 204
-                    assert made.result() in (200, 404)
-                    assert registered.result().status_code in (201, 401, 404)
-        assert kept(tmp_path / "data") == {"records": 0, "tenants": 1, "tokens": 0, "layouts": 0}
+            with own_service.http(token=token) as http:
+                made = pool.submit(service_token, own_service, "gone")
+                registered = pool.submit(Caller(http).register, layout_document())
+                assert admin.delete("/v1/tenants/gone").status_code == 204
+                assert made.result() in (200, 404)
+                assert registered.result().status_code in (201, 401, 404)
+        assert kept(directory) == before
 
 
 def service_token(service, name):

@@ -12,6 +12,8 @@ from service_caller import Caller
 from service_samples import STATE, chain, chain_records, fingerprint, layout_document
 from serving import running_service
 
+WRONG = "wrong-very-secret"
+
 
 def stored(caller, blocks=4):
     document = layout_document()
@@ -113,19 +115,21 @@ def test_another_is_replaced(caller, offered):
     assert len(made) == 2
 
 
-def test_each_request_has_one_line_in_the_log_with_its_id_and_tenant(tmp_path):
-    env = {"KVCAIRN_ADMIN_TOKEN": "very-secret-admin"}
-    with running_service(tmp_path / "data", "--log-format", "json", env=env) as service:
-        with service.http(token=env["KVCAIRN_ADMIN_TOKEN"]) as http:
-            http.get("/v1/stats", headers={"x-request-id": "the-one"})
-            http.get("/no%0Awhere", headers={"x-request-id": "forger"})
-        with service.http(token="wrong-" + env["KVCAIRN_ADMIN_TOKEN"]) as http:
-            http.get("/v1/stats", headers={"x-request-id": "denied"})
-        service.terminate()
-    log = service.log()
+def test_each_request_has_one_line_in_the_log_with_its_id_and_tenant(closed_service, admin):
+    admin.http.get("/v1/stats", headers={"x-request-id": "the-one"})
+    admin.http.get("/no%0Awhere", headers={"x-request-id": "forger"})
+    with closed_service.http(token=WRONG) as http:
+        http.get("/v1/stats", headers={"x-request-id": "denied"})
+    # A line is written after its answer: those of this connection are complete once the last one is there.
+    admin.http.get("/v1/stats", headers={"x-request-id": "the-last"})
+    for _ in range(500):
+        if "the-last" in (log := closed_service.log()):
+            break
+        time.sleep(0.01)
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-    by_id = {line["request_id"]: line for line in lines if "request_id" in line}
-    assert len(lines) == len(by_id) == 3
+    ids = [line.get("request_id") for line in lines]
+    by_id = dict(zip(ids, lines, strict=True))
+    assert [ids.count(each) for each in ("the-one", "forger", "denied")] == [1, 1, 1]
     assert by_id["the-one"]["message"] == "GET /v1/stats 200"
     assert by_id["the-one"]["tenant"] == "default"
     assert by_id["the-one"]["sent_bytes"] > 0

@@ -3,10 +3,11 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from kvcairn_service.cli import app
 from kvcairn_service.errors import SettingsError
 from kvcairn_service.settings import load_settings, refuse_unknown_variables
-from serving import running_service, start_service
 
 
 @pytest.fixture(autouse=True)
@@ -138,22 +139,25 @@ def test_settings_are_frozen():
         ({"KVCAIRN_PROT": "1"}, "KVCAIRN_PORT"),
         ({"KVCAIRN_MAX_KEYS": "x"}, "max_keys"),
         ({"KVCAIRN_HOST": "0.0.0.0"}, "--open-to"),  # noqa: S104 - what must not be bound
+        ({"KVCAIRN_HOST": "::"}, "--open-to"),
     ],
 )
-def test_serve_refuses_with_one_line_and_status_2(tmp_path, env, named):
-    service = start_service(tmp_path / "data", env=env)
-    assert service.wait() == 2
-    assert named in service.log()
-    assert len(service.log().strip().splitlines()) == 1
+def test_serve_refuses_with_one_line_and_status_2(monkeypatch, tmp_path, env, named):
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(app, ["serve", "--data", str(tmp_path / "data")])
+    assert done.exit_code == 2
+    assert named in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "data").exists()
 
 
-def test_limits_are_what_the_settings_say(tmp_path):
-    env = {"KVCAIRN_MAX_KEYS": "2", "KVCAIRN_MAX_RECORD_BYTES": "1MiB", "KVCAIRN_MAX_BODY_BYTES": "8MiB"}
-    with running_service(tmp_path / "data", env=env) as service, service.http() as http:
+def test_limits_are_what_the_settings_say(narrow_service):
+    with narrow_service.http() as http:
         limits = http.get("/v1/service").json()["limits"]
         assert limits == {
-            "layouts_per_tenant": 256, "layout_bytes": 256 << 10, "keys_per_request": 2,
-            "record_bytes": 1 << 20, "body_bytes": 8 << 20,
+            "layouts_per_tenant": 256, "layout_bytes": 256 << 10, "keys_per_request": 64,
+            "record_bytes": 8 << 20, "body_bytes": 64 << 20,
         }  # fmt: skip
-        asked = {"layout": "ab" * 32, "block_keys": ["ab" * 32] * 3}
+        asked = {"layout": "ab" * 32, "block_keys": ["ab" * 32] * 65}
         assert http.post("/v1/prefixes:lookup", json=asked).status_code == 413
