@@ -198,6 +198,8 @@ class Putter:
     def _reserve(self, batch: _Batch, key: RecordKey, entry: Entry) -> PutResult | Change | Wait:
         if self._space.misplaces(key, entry):
             return PutResult(Outcome.PARENT)
+        if self._space.contradicts(key, entry):
+            return PutResult(Outcome.CONFLICT)
         charged_bytes = charge_bytes(entry.stored_bytes)
         if batch.quota_bytes is not None and charged_bytes > batch.quota_bytes:
             return PutResult(Outcome.QUOTA, can_ever_fit=False)

@@ -78,6 +78,18 @@ class Space:
         is_block = key.kind is Kind.HISTORY and entry.block_tokens > 0
         return is_block and shelf is not None and shelf.misplaces(entry)
 
+    def contradicts(self, key: RecordKey, entry: Entry) -> bool:
+        """Whether the block whose state or window rows this is stands here, at another position or after another block.
+
+        Such a record could never be used, and would keep the right one out.
+        """
+        if key.kind is Kind.HISTORY or not entry.block_tokens:
+            return False
+        block = self.find(key._replace(kind=Kind.HISTORY))
+        if block is None or block.phase not in (Phase.WRITING, Phase.PRESENT):
+            return False
+        return (block.entry.position, block.entry.parent) != (entry.position, entry.parent)
+
     def reserve(self, key: RecordKey, entry: Entry, *, quota_bytes: int | None = None) -> Change | Shortage | Wait:
         """Make room for a record that is not there, and count it as used now.
 

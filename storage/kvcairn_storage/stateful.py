@@ -106,6 +106,9 @@ class PrefixStoreMachine(RuleBasedStateMachine):
         known = self.model.get(key)
         if known is not None:
             return "present" if (known["position"], known["parent"]) == (position, parent) else "conflict"
+        block = self.model.get(key._replace(kind=Kind.HISTORY))
+        if key.kind is not Kind.HISTORY and block and (block["position"], block["parent"]) != (position, parent):
+            return "conflict"
         above = self.model.get(key._replace(key=parent * 2))
         if key.kind is Kind.HISTORY and position > 128 and above and above["position"] != position - 128:
             return "parent"

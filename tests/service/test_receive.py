@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcairn_protocol.errors import RecordError
-from kvcairn_protocol.layout import parse_layout
+from kvcairn_protocol.errors import RecordError, TrailingBytes
+from kvcairn_protocol.layout import Kind, parse_layout
 from kvcairn_service.memory import MemoryBudget
 from kvcairn_service.pace import Pace
 from kvcairn_service.receive import Announced, Received, RecordParser, Refused
+from kvcairn_service.routes.record import only_named
+from kvcairn_storage.store import RecordKey
 from service_samples import HISTORY, canonical, chain, chain_records, fingerprint, layout_document, record
 
 DOCUMENT = layout_document(model="parser")
@@ -236,3 +238,31 @@ class TestPace:
         pace.note(waited_seconds=0, moved_bytes=1_000_000)
         pace.note(waited_seconds=10, moved_bytes=0)
         assert pace.is_over
+
+
+async def passed_on(pieces):
+    """What `only_named` lets through of a body before it ends or raises."""
+
+    async def body():
+        for piece in pieces:
+            yield piece
+
+    named = RecordKey("tenant", fingerprint(DOCUMENT), Kind.HISTORY, KEYS[0])
+    seen = b""
+    try:
+        async for piece in only_named(body(), named, LAYOUT, 1 << 20):
+            seen += piece
+    except RecordError as error:
+        return seen, type(error)
+    return seen, None
+
+
+@given(st.lists(st.integers(min_value=0, max_value=10_000), max_size=12), st.sampled_from([b"", b"x", RECORDS[0]]))
+def test_the_end_of_one_named_record_waits_for_the_end_of_its_body(places, tail):
+    whole = RECORDS[0]
+    seen, error = asyncio.run(passed_on([*cut_at(whole, places), b"", tail]))
+    if tail:
+        assert error is TrailingBytes
+        assert len(seen) < len(whole)
+    else:
+        assert (seen, error) == (whole, None)

@@ -73,6 +73,21 @@ def test_a_first_block_has_no_parent_whatever_lies_at_the_zero_key(store: Prefix
     assert outcomes(store, [zero, *make_chain(KEYS[:2])]) == ["stored"] * 3
 
 
+@pytest.mark.parametrize("kind", [Kind.STATE, Kind.WINDOW])
+def test_what_contradicts_its_stored_block_is_a_conflict_and_keeps_nothing_out(store: PrefixStore, kind: Kind) -> None:
+    chain = make_chain(KEYS[:2])
+    elsewhere = make_record(key=KEYS[1], position=384, parent=KEYS[0][:16], kind=kind)
+    stranger = make_record(key=KEYS[1], position=256, parent=KEYS[5][:16], kind=kind)
+    right = make_record(key=KEYS[1], position=256, parent=KEYS[0][:16], kind=kind)
+    assert outcomes(store, [*chain, elsewhere, stranger, right]) == [
+        "stored",
+        "stored",
+        "conflict",
+        "conflict",
+        "stored",
+    ]
+
+
 def test_a_state_and_an_unchained_record_need_no_parent(store: PrefixStore) -> None:
     chain = make_chain(KEYS[:1])
     state = make_record(key=KEYS[1], position=640, parent=KEYS[0][:16], kind=Kind.STATE)

@@ -110,23 +110,26 @@ async def only_named(
 
     The last piece is held back until the body has ended, so that nothing is stored of a body with trailing bytes.
     """
-    waiting, seen_bytes, record_bytes = b"", 0, 0
+    held, seen_bytes, record_bytes = b"", 0, 0
     async for piece in body:
+        if not piece:
+            continue
         seen_bytes += len(piece)
-        if not record_bytes:
-            waiting += piece
-            if len(waiting) < HEADER_BYTES:
+        if record_bytes:
+            ready, held = held, piece
+        else:
+            held += piece
+            if len(held) < HEADER_BYTES:
                 continue
-            record_bytes = _check_head(waiting, named, layout, limit_bytes)
-        elif waiting:
-            yield waiting
-            waiting = piece
-        if record_bytes and seen_bytes > record_bytes:
+            ready, record_bytes = b"", _check_head(held, named, layout, limit_bytes)
+        if seen_bytes > record_bytes:
             raise TrailingBytes(f"bytes follow the record's end at {record_bytes}")
-    if not record_bytes and waiting:
-        raise TruncatedRecord(f"a header has {HEADER_BYTES} bytes, only {len(waiting)} are here")
-    if waiting:
-        yield waiting
+        if ready:
+            yield ready
+    if held and not record_bytes:
+        raise TruncatedRecord(f"a header has {HEADER_BYTES} bytes, only {len(held)} are here")
+    if held:
+        yield held
 
 
 def _check_head(data: bytes, named: RecordKey, layout: Layout, limit_bytes: int) -> int:
