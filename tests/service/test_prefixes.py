@@ -38,7 +38,7 @@ def test_a_state_stored_under_another_position_is_never_listed(caller):
     forged = record(
         document, STATE, keys[1], position=24, parent=keys[0][:16], payload=payload_of(document, STATE, keys[1])
     )
-    assert caller.store(b"".join([*chain_records(document, keys), forged])).json()["stored"] == 4
+    assert caller.store(b"".join([forged, *chain_records(document, keys)])).json()["stored"] == 4
     assert caller.lookup(document, keys).json()["state_tokens"] == []
 
 
