@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kvcairn_client.errors import ModelNotSupported
 from kvcairn_protocol.layout import CarryStream, HistoryStream, Segment, WindowStream
 
 WINDOW = "window"
@@ -50,7 +51,20 @@ Stream = HistoryStream | WindowStream | CarryStream
 
 
 def rows_of(layer: Any, stream: Stream) -> torch.Tensor | None:
-    """The rows that a cache layer holds of a stream, [rows, *row_shape]; None where it never held any. A view."""
+    """The rows that a cache layer holds of a stream, [rows, *row_shape]; None where it never held any. A view.
+
+    ModelNotSupported if they are not of the stream's dtype: as bytes they would be read as other numbers.
+    """
+    rows = _rows_at(layer, stream)
+    if rows is not None and rows.dtype != dtype_named(stream.dtype):
+        raise ModelNotSupported(
+            f"layer {stream.layer} holds {stream.name} rows of {rows.dtype}, the layout has {stream.dtype}: "
+            "was this cache made under autocast, or by another model?"
+        )
+    return rows
+
+
+def _rows_at(layer: Any, stream: Stream) -> torch.Tensor | None:
     if stream.name == WINDOW:
         return layer.keys[0, 0] if layer.is_initialized else None
     place = PLACES[stream.name]

@@ -1,5 +1,6 @@
 """Capture: after each whole block of a run, its history, and the state and window rows where they are true."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from kvcairn_client.sessions import Pools
 from kvcairn_protocol.layout import Kind
 from kvcairn_protocol.plan import states_to_keep, windows_to_keep
 from kvcairn_protocol.strategy import Anchored, Full, Periodic, Zero
+
+_log = logging.getLogger(__name__)
 
 
 class WatchedCache(DynamicCache):
@@ -58,7 +61,7 @@ def wishes(restored: Restored, pools: Pools, strategy: Full | Periodic | Zero | 
 class Capture:
     """One run's capture: into the pools at once, and among the offers to the service. Holds what it publishes.
 
-    keys: of the run's blocks, as far as their bits are those that the keys stand for. Nothing behind them is captured.
+    keys: of the run's blocks, as far as they are what the keys stand for. Nothing behind them is captured.
     """
 
     def __init__(self, pools: Pools, restored: Restored, wished: Wishes, offers: Offers) -> None:
@@ -67,13 +70,22 @@ class Capture:
         self.keys = offers.keys
 
     def after(self, cache: WatchedCache, tokens: range) -> None:
-        """Take what the block of `tokens`, which the last forward call computed, is worth keeping."""
+        """Take what the block of `tokens`, which the last forward call computed, is worth keeping.
+
+        A failure, or a setting that changed meanwhile, costs the capture from here on, never the prefill.
+        """
         index = tokens.start // self._layout.block_tokens
         if index >= len(self.keys):
             return
-        if self._pools.model_cache.settings.have_changed():
-            self.keys = self.keys[:index]
-            return
+        try:
+            if not self._pools.model_cache.settings.have_changed():
+                self._take(cache, index, tokens)
+                return
+        except Exception:
+            _log.exception("capturing failed at token %d: nothing behind it is kept", tokens.start)
+        self.keys = self.keys[:index]
+
+    def _take(self, cache: WatchedCache, index: int, tokens: range) -> None:
         if index >= len(self._held) or self._offers.is_new_block(index):
             self._take_block(cache, index, tokens)
         if tokens.start in self._wished.windows:
@@ -83,24 +95,22 @@ class Capture:
 
     def _take_block(self, cache: WatchedCache, index: int, tokens: range) -> None:
         payload = history_payload(self._layout.segments(Kind.HISTORY), cache.layers, tokens)
+        if index == len(self._held):
+            row = self._pools.blocks.take_filled(lambda target: target.copy_(payload))
+            if row is not None:
+                self._held.append(self._pools.blocks.publish_block(row, self._offers.keys, index=index))
         if self._offers.is_new_block(index):
             self._offers.add(Kind.HISTORY, index, payload)
-        if index != len(self._held):
-            return
-        row = self._pools.blocks.take()
-        if row is not None:
-            self._pools.blocks.bytes[row] = payload
-            self._held.append(self._pools.blocks.publish_block(row, self._offers.keys, index=index))
 
     def _take_state(self, cache: WatchedCache, index: int) -> None:
-        slots = self._pools.states
-        row = slots.take()
-        slot = torch.empty_like(slots.bytes[0]) if row is None else slots.bytes[row]
-        state_payload(self._pools.model_cache.slot_layout.segments(Kind.STATE), cache.layers, slot)
-        if self._offers.is_new_state(index):
-            self._offers.add(Kind.STATE, index, slot[: self._layout.payload_bytes(Kind.STATE)].clone())
+        slots, segments = self._pools.states, self._pools.model_cache.slot_layout.segments(Kind.STATE)
+        slot = torch.empty_like(slots.bytes[0])
+        state_payload(segments, cache.layers, slot)
+        row = slots.take_filled(lambda target: target.copy_(slot))
         if row is not None:
             slots.release(slots.publish(row, self._offers.keys[index]))
+        if self._offers.is_new_state(index):
+            self._offers.add(Kind.STATE, index, slot[: self._layout.payload_bytes(Kind.STATE)])
 
     def _window_rows(self, cache: WatchedCache) -> torch.Tensor:
         segments = self._layout.segments(Kind.WINDOW)

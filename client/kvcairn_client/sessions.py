@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from transformers import DynamicCache
 
 from kvcairn_client.assemble import assemble
@@ -75,23 +77,23 @@ def snapshot(pools: Pools, cache: DynamicCache, *, keys: Sequence[bytes] = ()) -
 
     keys: the prefix keys of its first blocks, as far as block-wise prefill made them; those blocks are shared. Entries
     that decoding made differ in their last bits and stay this session's own. PoolExhausted if other sessions hold
-    too many rows; PromptNotSupported for an empty cache.
+    too many rows; PromptNotSupported for an empty cache; ModelNotSupported for rows of other dtypes than the layout's.
     """
     position = cache.get_seq_length()
     if not position:
         raise PromptNotSupported("the cache is empty: there is nothing to snapshot")
-    taken: list[int] = []
-    slot = pools.states.take()
+    segments = pools.model_cache.slot_layout.segments(Kind.STATE)
+    slot = pools.states.take_filled(partial(state_payload, segments, cache.layers))
     if slot is None:
         raise PoolExhausted(f"all {pools.states.capacity} state slots are held: close a session, or make more")
+    taken: list[int] = []
     try:
         for index in range(-(-position // pools.model_cache.layout.block_tokens)):
             taken.append(_block(pools, cache.layers, keys, index=index, position=position))  # noqa: PERF401 - released if one fails
-    except PoolExhausted:
+    except BaseException:
         pools.blocks.release_run(taken)
         pools.states.release(slot)
         raise
-    state_payload(pools.model_cache.slot_layout.segments(Kind.STATE), cache.layers, pools.states.bytes[slot])
     return Session(pools, taken, slot, position=position)
 
 
@@ -100,22 +102,22 @@ def _block(pools: Pools, layers: Sequence[Any], keys: Sequence[bytes], *, index:
     shared = pools.blocks.acquire(keys[index]) if index < len(keys) else None
     if shared is not None:
         return shared
-    row = pools.blocks.take()
-    if row is None:
-        raise PoolExhausted(f"all {pools.blocks.capacity} blocks are held: close a session, or make the pool larger")
     step = pools.model_cache.layout.block_tokens
     tokens = range(index * step, min(position, (index + 1) * step))
-    if len(tokens) == step:
-        pools.blocks.bytes[row] = history_payload(pools.model_cache.layout.segments(Kind.HISTORY), layers, tokens)
-        return pools.blocks.publish_block(row, keys, index=index) if index < len(keys) else row
-    _write_part(pools, layers, row, tokens)
-    return row
+    row = pools.blocks.take_filled(partial(_write_block, pools, layers, tokens))
+    if row is None:
+        raise PoolExhausted(f"all {pools.blocks.capacity} blocks are held: close a session, or make the pool larger")
+    is_shareable = len(tokens) == step and index < len(keys)
+    return pools.blocks.publish_block(row, keys, index=index) if is_shareable else row
 
 
-def _write_part(pools: Pools, layers: Sequence[Any], row: int, tokens: range) -> None:
-    """The entries that an incomplete block has so far, each stream's from its segment's start."""
-    block = pools.blocks.bytes[row]
-    for segment in pools.model_cache.layout.segments(Kind.HISTORY):
+def _write_block(pools: Pools, layers: Sequence[Any], tokens: range, block: torch.Tensor) -> None:
+    """The entries that a block, complete or not, has so far, each stream's from its segment's start."""
+    segments = pools.model_cache.layout.segments(Kind.HISTORY)
+    if len(tokens) == pools.model_cache.layout.block_tokens:
+        block.copy_(history_payload(segments, layers, tokens))
+        return
+    for segment in segments:
         rows = rows_of(layers[segment.stream.layer], segment.stream)
         ratio = pools.model_cache.layout.block_tokens // segment.rows
         if rows is not None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 
 import torch
 
@@ -59,6 +60,18 @@ class Slab:
             row = self._unused.pop()
             self._references[row] = 1
             return row
+
+    def take_filled(self, fill: Callable[[torch.Tensor], object]) -> int | None:
+        """As `take`, written by `fill`, which is given the row's bytes; nothing is held if it raises."""
+        row = self.take()
+        if row is None:
+            return None
+        try:
+            fill(self.bytes[row])
+        except BaseException:
+            self.release(row)
+            raise
+        return row
 
     def acquire(self, key: bytes) -> int | None:
         """The row under a key, held once more; None if it is not here."""
