@@ -9,7 +9,7 @@ def main() -> None:
         from kvcairn_service.cli import app  # noqa: PLC0415 - an inference host has the command, but not its packages
     except ModuleNotFoundError as error:
         sys.exit(f"kvcairn: the command needs {error.name}; install it with: pip install 'kvcairn[service]'")
-    app()
+    app(prog_name="kvcairn")
 
 
 if __name__ == "__main__":
