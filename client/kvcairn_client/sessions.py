@@ -1,5 +1,6 @@
 """Sessions: a cache at any position, kept in the two pools; snapshot, restore and fork."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +30,8 @@ class Pools:
 class Session:
     """One run's cache at `position`: its blocks, shared where another session has the same, and a state slot.
 
-    Holds its rows until `close`. Immutable; restore and fork leave it as it is. Thread-safe.
+    Holds its rows until `close`. Immutable; restore and fork leave it as it is. Thread-safe: a close while another
+    thread restores or forks costs that thread nothing, or a ClosedClient.
     """
 
     def __init__(self, pools: Pools, blocks: Sequence[int], slot: int, *, position: int) -> None:
@@ -37,23 +39,27 @@ class Session:
         self._pools = pools
         self._blocks = list(blocks)
         self._slot: int | None = slot
+        self._lock = threading.Lock()
 
     def restore(self) -> DynamicCache:
         """A new cache, byte for byte the one that was snapshot, whose tensors share no memory with the pools."""
-        pools = self._pools
-        return assemble(
-            pools.model_cache, pools.blocks, self._blocks, pools.states, self._held_slot(), position=self.position
-        )
+        # A fork holds the rows while they are copied, without keeping others from this session meanwhile.
+        with self.fork() as held:
+            return held._assemble()
 
     def fork(self) -> "Session":
         """A second session at the same position; costs no memory, since neither ever changes."""
         pools = self._pools
-        slot = pools.states.hold(self._held_slot())
-        return Session(pools, [pools.blocks.hold(row) for row in self._blocks], slot, position=self.position)
+        with self._lock:
+            if self._slot is None:
+                raise ClosedClient("the session is closed and its rows may belong to another; take a new snapshot")
+            slot = pools.states.hold(self._slot)
+            return Session(pools, [pools.blocks.hold(row) for row in self._blocks], slot, position=self.position)
 
     def close(self) -> None:
         """Give the rows back. A second close does nothing."""
-        slot, self._slot = self._slot, None
+        with self._lock:
+            slot, self._slot = self._slot, None
         if slot is not None:
             self._pools.states.release(slot)
             self._pools.blocks.release_run(self._blocks)
@@ -66,10 +72,11 @@ class Session:
     ) -> None:
         self.close()
 
-    def _held_slot(self) -> int:
-        if self._slot is None:
-            raise ClosedClient("the session is closed and its rows may belong to another; take a new snapshot")
-        return self._slot
+    def _assemble(self) -> DynamicCache:
+        """Of a session that nobody else knows."""
+        pools, slot = self._pools, self._slot
+        assert slot is not None  # noqa: S101 - it was forked just now
+        return assemble(pools.model_cache, pools.blocks, self._blocks, pools.states, slot, position=self.position)
 
 
 def snapshot(pools: Pools, cache: DynamicCache, *, keys: Sequence[bytes] = ()) -> Session:

@@ -80,8 +80,10 @@ class Slab:
             return None if row is None else self.hold(row)
 
     def hold(self, row: int) -> int:
-        """Hold a row once more that is held, or idle, already."""
+        """Hold a row once more that is held, or idle, already; ValueError for another: its content may be anybody's."""
         with self._lock:
+            if row not in self._references and row not in self._idle:
+                raise ValueError(f"row {row} is neither held nor idle: it was released, and may be written by another")
             self._idle.pop(row, None)
             self._references[row] += 1
             return row
