@@ -65,6 +65,9 @@ class Charges:
 
         Without this, a burst of small records would each displace a large one while the first is still being deleted.
         """
+        counted = self.everybody if tenant is None else self.tenancy(tenant)
+        if counted.surplus_bytes < need_bytes:
+            return None
         coming_bytes = 0
         for change in self._in_flight:
             surplus = change.surplus_bytes if tenant is None else change.tenant_surplus_bytes().get(tenant, 0)

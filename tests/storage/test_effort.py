@@ -73,6 +73,15 @@ def test_old_records_that_are_read_make_a_put_no_dearer(usual: int) -> None:
     store.close()
 
 
+def test_a_large_batch_costs_as_much_a_record_as_a_small_one() -> None:
+    efforts = []
+    for count in (50, MANY):
+        store, batch = full(loners(MANY)), [make_record(key=index.to_bytes(4, "big") * 8) for index in range(count)]
+        efforts.append(calls(lambda: store.put(batch).result(SECONDS)) / count)  # noqa: B023 - called at once
+        store.close()
+    assert efforts[1] < 2 * efforts[0]
+
+
 def test_ancestors_whose_recency_was_lost_make_a_put_no_dearer_and_are_as_fresh_as_what_follows(usual: int) -> None:
     """As a service leaves it that is killed: each block's last use is on disk, but not that it counts for others."""
     records, chain = MemoryStore(), make_chain([index.to_bytes(2, "big") * 16 for index in range(MANY)])
