@@ -77,7 +77,9 @@ def describe(model: Any, *, model_id: str | None = None, block_tokens: int = 512
         "chained": True,
         "block_tokens": block_tokens,
         "layers": config.num_hidden_layers,
-        "replay_tokens": replay_tokens(config.sliding_window, config.num_hidden_layers),
+        "replay_tokens": replay_tokens(
+            config.sliding_window, config.num_hidden_layers, overlap_tokens=_overlap_tokens(config)
+        ),
         "identity": {**model_identity(model, block_tokens=block_tokens), **settings.recorded},
     }
     streams: tuple[Stream, ...] = (*history, *windows, *overlaps)
@@ -112,6 +114,11 @@ def check_model(model: Any) -> None:
 def unit_tokens(config: Any) -> int:
     """The lcm of the compression ratios in use: only at its multiples nothing is pending."""
     return math.lcm(*(config.compress_rates[kind] for kind in config.layer_types if kind in PREFIX_OF))
+
+
+def _overlap_tokens(config: Any) -> int:
+    """The largest CSA ratio in use: a CSA layer keeps the rows of as many tokens for its next entry."""
+    return config.compress_rates[CSA] if CSA in config.layer_types else 0
 
 
 def _dry_run(model: Any, *, tokens: int) -> list[Any]:

@@ -41,7 +41,7 @@ def packed(model: str, ratios: Sequence[int], *, indexer: Indexer = "fp8", block
         chained=True,
         block_tokens=block_tokens,
         layers=len(ratios),
-        replay_tokens=replay_tokens(WINDOW_TOKENS, len(ratios)),
+        replay_tokens=replay_tokens(WINDOW_TOKENS, len(ratios), overlap_tokens=CSA_RATIO),
         streams=tuple(hybrid_streams(ratios, PackedRows(INDEXER_KEY_BYTES[indexer]))),
         identity={
             "format": f"packed-{ENTRY_BYTES}-{indexer}",
@@ -52,9 +52,13 @@ def packed(model: str, ratios: Sequence[int], *, indexer: Indexer = "fp8", block
     )
 
 
-def replay_tokens(window_tokens: int, layers: int) -> int:
-    """The shortest replay that rebuilds every layer's window: n_win · L − (L − 1) (docs/evidence.md)."""
-    return window_tokens * layers - (layers - 1)
+def replay_tokens(window_tokens: int, layers: int, *, overlap_tokens: int) -> int:
+    """The shortest replay that rebuilds every layer's state (docs/evidence.md).
+
+    Each layer is true n_win − 1 tokens after the one below it; the last has to fill its window, and its overlap rows,
+    of which a CSA layer keeps as many as its ratio. Where no ratio exceeds n_win, that is n_win · L − (L − 1).
+    """
+    return max(window_tokens, overlap_tokens) + (layers - 1) * (window_tokens - 1)
 
 
 @dataclass(frozen=True, slots=True)

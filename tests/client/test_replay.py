@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DeepseekV4ForCausalLM, DynamicCache
 from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4CSACache, DeepseekV4HCACache
 
 from kvcairn_client.model_layout import ModelCache, describe
 from kvcairn_client.replay import plain_layers, replay_cache
+from kvcairn_client.transformers import CachedPrefill
 from kvcairn_protocol.plan import plan_restore
-from tiny_models import RATIOS, Oracle, differences, feed, make_model, make_prompt, same_bits
+from kvcairn_protocol.strategy import Zero
+from memory_service import MemoryService
+from tiny_models import RATIOS, Oracle, differences, feed, make_config, make_model, make_prompt, same_bits
 
 HIT, STEP = 2048, 128
 PROMPT = make_prompt(HIT + 41)
@@ -106,3 +109,23 @@ def test_a_replay_leaves_the_stored_entries_and_the_layer_registry_alone(stored:
     )
     kinds = {type(layer) for layer in DynamicCache(config=stored.model.config).layers}
     assert {DeepseekV4CSACache, DeepseekV4HCACache} < kinds
+
+
+@pytest.mark.parametrize(("csa", "hca", "window", "block"), [(32, 32, 4, 32), (32, 64, 8, 64), (8, 16, 4, 16)])
+def test_overlap_rows_that_reach_further_back_than_the_window_are_rebuilt_too(
+    csa: int, hca: int, window: int, block: int
+) -> None:
+    torch.manual_seed(0)
+    rates = {"compressed_sparse_attention": csa, "heavily_compressed_attention": hca}
+    model = DeepseekV4ForCausalLM(make_config(RATIOS, sliding_window=window, compress_rates=rates)).eval()
+    oracle = Oracle(model, step=block)
+    for tokens in (100, 130, 200, 257, 400):
+        service, prompt = MemoryService(Zero()), make_prompt(tokens)
+        for _ in range(2):
+            with CachedPrefill(model, service, model_id="tiny", block_tokens=block) as prefill:
+                result = prefill(prompt)
+                assert prefill.flush()
+        cache, logits = oracle.run(prompt)
+        assert same_bits(result.logits, logits)
+        assert differences(result.cache, cache) == []
+    assert 0 < result.report.replayed_tokens < result.report.hit_tokens

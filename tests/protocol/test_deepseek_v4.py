@@ -73,9 +73,14 @@ def test_a_block_holds_128_csa_and_4_hca_entries_of_each_layer() -> None:
     assert flash("m").unit_tokens == 128
 
 
-@pytest.mark.parametrize(("window", "layers", "tokens"), [(128, 43, 5462), (128, 61, 7748), (128, 1, 128), (1, 9, 1)])
+@pytest.mark.parametrize(("window", "layers", "tokens"), [(128, 43, 5462), (128, 61, 7748), (128, 1, 128), (4, 9, 28)])
 def test_a_replay_takes_a_window_a_layer_less_one_token_each(window: int, layers: int, tokens: int) -> None:
-    assert replay_tokens(window, layers) == tokens
+    assert replay_tokens(window, layers, overlap_tokens=4) == tokens == window * layers - (layers - 1)
+
+
+def test_a_replay_takes_the_overlap_rows_where_they_reach_further_back_than_a_window() -> None:
+    assert replay_tokens(4, 6, overlap_tokens=32) == 32 + 5 * 3
+    assert [flash("m").replay_tokens, pro("m").replay_tokens] == [5462, 7748]
 
 
 def test_layouts_of_different_formats_never_share_a_key() -> None:
