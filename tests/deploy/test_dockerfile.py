@@ -1,6 +1,6 @@
 """The image: what it runs exists, what it exposes is what the service uses, and it never starts open to the world.
 
-No engine runs here. The Dockerfile's steps are run by hand by deploy/rehearse_image.py; these tests run its command
+No engine runs here. The Dockerfile's steps are run by hand by tests/deploy/rehearse_image.py; these tests run its command
 and its health check as processes.
 """
 
