@@ -1,7 +1,7 @@
 """The image: what it runs exists, what it exposes is what the service uses, and it never starts open to the world.
 
-No engine runs here. The Dockerfile's steps are run by hand by tests/deploy/rehearse_image.py; these tests run its command
-and its health check as processes.
+No engine runs here. tests/deploy/rehearse_image.py runs the Dockerfile's steps by hand; these tests run its command and
+its health check as processes.
 """
 
 import shlex
