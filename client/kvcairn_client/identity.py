@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import transformers
 
-from kvcairn_client.weights import all_tensors, weights_digest
+from kvcairn_client.adapters import adapter_identity
+from kvcairn_client.weights import all_tensors
 
 # Named in the config, but never part of an arithmetic operation of the forward pass. Whatever is not in this list is
 # part of the identity: a field that a later version adds must change the keys rather than be forgotten.
@@ -41,7 +42,7 @@ def model_identity(model: Any, *, block_tokens: int) -> dict[str, str]:
         "rope_dim": str(config.qk_rope_head_dim),
         "dtypes": _dtypes(model),
         "config": hashlib.sha256(_canonical(_fields_with_effect(config)).encode()).hexdigest(),
-        "adapter": _adapter(model),
+        "adapter": adapter_identity(model),
         "forward_tokens": str(block_tokens),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -62,25 +63,6 @@ def _dtypes(model: Any) -> str:
     dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in all_tensors(model)}
     digest = hashlib.sha256(_canonical(dtypes).encode()).hexdigest()
     return f"{','.join(sorted(set(dtypes.values())))} sha256:{digest}"
-
-
-def _adapter(model: Any) -> str:
-    """The active adapters with a hash of their weights; they count even where `model_id` names the base weights."""
-    names = _active_adapters(model)
-    if not names:
-        return "none"
-    tensors = [(name, tensor) for name, tensor in all_tensors(model) if set(name.split(".")) & set(names)]
-    settings = _canonical({name: str(model.peft_config[name]) for name in names})
-    digest = hashlib.sha256(f"{settings}\n{weights_digest(tensors)}".encode()).hexdigest()
-    return f"{','.join(names)} sha256:{digest}"
-
-
-def _active_adapters(model: Any) -> list[str]:
-    """Sorted names; transformers has them as a method, peft as a property, and a model without adapters as neither."""
-    if not getattr(model, "peft_config", None):
-        return []
-    active = model.active_adapters
-    return sorted(active() if callable(active) else active)
 
 
 def _device(device: torch.device) -> str:

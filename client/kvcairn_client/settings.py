@@ -1,4 +1,4 @@
-"""Settings of the process that change the last bits of a model's results, and that can change between two calls."""
+"""Settings of process and model that change the last bits of results, and that can change between two calls."""
 
 import logging
 import os
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from kvcairn_client.adapters import adapter_switches
 from kvcairn_client.weights import all_tensors
 
 _log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ def current_settings(model: Any, devices: Sequence[str]) -> dict[str, str]:
     found = {
         "attention": str(model.config._attn_implementation),
         "experts": str(model.config._experts_implementation),
+        "adapter_switches": adapter_switches(model),
         "autocast": ",".join(_autocast(device) for device in devices),
         "matmul": _matmul_precision(),
         "deterministic": str(torch.are_deterministic_algorithms_enabled()),

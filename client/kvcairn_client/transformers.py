@@ -46,9 +46,9 @@ class CachedPrefill:
     """Prefills prompts for one model, from this process's pools, a service, and computing, in this order.
 
     No fault of the service reaches the caller: it costs a bounded time (Budgets) and a shorter hit. The model stays the
-    caller's: weights, adapters and dtypes must not change while this is in use, since they are part of every key.
-    Settings of the process that change bits (settings.py: CPU threads, autocast, precisions, …) may change, but a call
-    made under others than those at construction is a plain prefill, which neither reads nor leaves anything.
+    caller's: weights and dtypes, adapters' too, must not change while this is in use: they are part of every key.
+    Settings that change bits (settings.py: CPU threads, autocast, precisions, adapters turned off, …) may change, but a
+    call made under others than those at construction is a plain prefill, which neither reads nor leaves anything.
     Calls from several threads are safe where the model's own are.
     """
 

@@ -14,10 +14,12 @@ from transformers.models.deepseek_v4.modeling_deepseek_v4 import eager_attention
 from kvcairn_client.errors import ModelNotSupported
 from kvcairn_client.identity import WITHOUT_EFFECT
 from kvcairn_client.model_layout import layout_of
+from kvcairn_client.transformers import CachedPrefill
 from kvcairn_protocol.errors import LayoutError
 from kvcairn_protocol.layout import Kind, Layout, parse_layout
 from kvcairn_protocol.prefix import block_keys
-from tiny_models import RATIOS, make_config, make_model
+from memory_service import MemoryService
+from tiny_models import RATIOS, make_config, make_model, make_prompt
 
 UNIT = 128
 
@@ -128,26 +130,43 @@ def test_a_commit_of_the_hub_is_an_identity_and_a_name_is_not() -> None:
     assert layout_of(model, model_id="mine@7", block_tokens=UNIT).model == "mine@7"
 
 
+class TunerLayer(torch.nn.Module):
+    """A projection with one adapter and the switches of peft's layers; it adds its weights' sum to the output."""
+
+    def __init__(self, base: torch.nn.Module, rank: int) -> None:
+        super().__init__()
+        self.base_layer = base
+        self.lora_A = torch.nn.ParameterDict({"style": torch.nn.Parameter(torch.zeros(rank))})
+        self.disable_adapters = False
+        self.active_adapters, self.merged_adapters = ["style"], list[str]()
+        self.scaling = {"style": 1.0}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.base_layer(x)
+        return out if self.disable_adapters else out + self.scaling["style"] * self.lora_A["style"].sum()
+
+
 class Adapted(DeepseekV4ForCausalLM):  # type: ignore[misc]
-    """A model with one adapter, as transformers and peft show it; the adapter adds to the output of a projection."""
+    """A model with one adapter, as transformers and peft show it."""
 
     def __init__(self, config: Any, rank: int = 2) -> None:
         super().__init__(config)
         self.peft_config = {"style": {"r": rank}}
-        lora = torch.nn.ParameterDict({"style": torch.nn.Parameter(torch.zeros(rank))})
-        self.model.layers[0].self_attn.kv_proj.lora_A = lora
-        self.active = ["style"]
+        attention = self.model.layers[0].self_attn
+        self.tuned = attention.kv_proj = TunerLayer(attention.kv_proj, rank)
 
     def active_adapters(self) -> list[str]:
-        return self.active
+        """Also of layers whose adapters are turned off, as in transformers."""
+        return self.tuned.active_adapters
 
 
-def adapted(*, weight: float = 0.0, rank: int = 2, active: bool = True) -> Any:
+def adapted(*, weight: float = 0.0, rank: int = 2, **switches: Any) -> Any:
     torch.manual_seed(0)
     model = Adapted(make_config(RATIOS), rank).eval()
-    model.active = ["style"] if active else []
     with torch.no_grad():
-        model.model.layers[0].self_attn.kv_proj.lora_A["style"] += weight
+        model.tuned.lora_A["style"] += weight
+    for name, value in switches.items():
+        setattr(model.tuned, name, value)
     return model
 
 
@@ -185,6 +204,11 @@ ONE_THING_CHANGED: dict[str, Callable[[], Layout]] = {
     "an adapter": lambda: layout_of(adapted(), model_id="tiny", block_tokens=UNIT),
     "the adapter's weights": lambda: layout_of(adapted(weight=1.0), model_id="tiny", block_tokens=UNIT),
     "the adapter's rank": lambda: layout_of(adapted(rank=3), model_id="tiny", block_tokens=UNIT),
+    "the adapter's scale": lambda: layout_of(adapted(scaling={"style": 0.5}), model_id="tiny", block_tokens=UNIT),
+    "the adapter merged": lambda: layout_of(adapted(merged_adapters=["style"]), model_id="tiny", block_tokens=UNIT),
+    "merged and off": lambda: layout_of(
+        adapted(merged_adapters=["style"], disable_adapters=True), model_id="tiny", block_tokens=UNIT
+    ),
 }
 
 
@@ -225,11 +249,29 @@ def test_what_changes_no_bit_changes_no_key(tmp_path: Path) -> None:
     assert layout_of(again, block_tokens=UNIT) == layout
 
 
-def test_an_adapter_that_is_not_active_changes_no_identity_but_the_weights() -> None:
-    active, idle = adapted(weight=1.0), adapted(weight=1.0, active=False)
+@pytest.mark.parametrize("switches", [{"active_adapters": []}, {"disable_adapters": True}])
+def test_an_adapter_without_effect_is_none_and_not_the_one_in_effect(switches: dict[str, Any]) -> None:
+    active, idle = adapted(weight=1.0), adapted(weight=1.0, **switches)
     one, other = (layout_of(model, model_id="tiny", block_tokens=UNIT) for model in (active, idle))
     assert one.identity["adapter"].startswith("style sha256:")
-    assert other.identity["adapter"] == "none"
+    assert (other.identity["adapter"], other.identity["adapter_switches"]) == ("none", "none")
+
+
+@pytest.mark.parametrize(("name", "value"), [("disable_adapters", True), ("scaling", {"style": 0.5})])
+def test_an_adapter_switched_for_one_call_is_prefilled_without_the_cache(name: str, value: Any) -> None:
+    """What the base model computes while the adapter is off must not be found by the model with it, nor the reverse."""
+    model, service, prompt = adapted(weight=1.0), MemoryService(), make_prompt(300)
+    with CachedPrefill(model, service, model_id="tiny", block_tokens=UNIT) as prefill:
+        usual = getattr(model.tuned, name)
+        setattr(model.tuned, name, value)
+        assert prefill(prompt).block_keys == []
+        assert prefill.flush()
+        assert service.offered == []
+        setattr(model.tuned, name, usual)
+        prefill(prompt)
+        assert prefill(prompt).report.hit_tokens == 256
+        setattr(model.tuned, name, value)
+        assert prefill(prompt).report.hit_tokens == 0
 
 
 def test_the_fields_without_effect_are_fields_of_a_config() -> None:
@@ -242,7 +284,7 @@ def test_the_identity_names_everything_that_it_must() -> None:
     assert set(layout.identity) == {
         "format", "ratios", "window", "head_dim", "index_head_dim", "index_n_heads", "index_topk", "rope", "rope_dim",
         "dtypes", "attention", "experts", "config", "adapter", "forward_tokens", "matmul", "torch", "transformers",
-        "device", "autocast", "deterministic", "environment", "cpu",
+        "device", "adapter_switches", "autocast", "deterministic", "environment", "cpu",
     }  # fmt: skip
     assert layout.identity["ratios"] == "0,0,4,128,4,128"
     assert layout.identity["forward_tokens"] == "128"

@@ -41,11 +41,12 @@ def matmul_precision(value: str) -> Iterator[None]:
 @contextlib.contextmanager
 def precision_of_one_backend(value: str) -> Iterator[None]:
     """torch's newer way, after which it refuses to answer torch.get_float32_matmul_precision()."""
-    torch.backends.mkldnn.matmul.fp32_precision = value
+    backend: Any = torch.backends.mkldnn
+    backend.matmul.fp32_precision = value
     try:
         yield
     finally:
-        torch.backends.mkldnn.matmul.fp32_precision = "none"
+        backend.matmul.fp32_precision = "none"
         torch.set_float32_matmul_precision("highest")
 
 
@@ -69,11 +70,12 @@ def no_denormals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_onednn() -> Iterator[None]:
-    torch.backends.mkldnn.set_flags(_enabled=False)
+    backend: Any = torch.backends.mkldnn
+    backend.set_flags(_enabled=False)
     try:
         yield
     finally:
-        torch.backends.mkldnn.set_flags(_enabled=True)
+        backend.set_flags(_enabled=True)
 
 
 @contextlib.contextmanager
