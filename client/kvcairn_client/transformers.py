@@ -67,7 +67,7 @@ class CachedPrefill:
     ) -> None:
         """client: a Client stays the caller's to close; a URL makes one that this closes; None works without a service.
 
-        model_id: names the weights and their revision; without it they are hashed once (see identity.py).
+        model_id: names the weights and their revision; without it they are hashed once (see weights.py).
         budgets: of the client made from a URL. pool_bytes, state_slots: the in-process tier, which takes memory only
         as it fills; queue_bytes: what may wait to be stored. Raises ModelNotSupported and LayoutError.
         """

@@ -192,3 +192,19 @@ def test_another_thread_count_is_another_identity_on_the_cpu() -> None:
     assert "1 threads" in one.identity["cpu"]
     assert "2 threads" in two.identity["cpu"]
     assert "cuda" not in one.identity
+
+
+def test_on_a_gpu_its_own_settings_count_and_threads_do_not() -> None:
+    found = []
+    for count in (1, 2):
+        with threads(count):
+            found.append(current_settings(make_model(), ["cuda"]))
+    assert found[0] == found[1]
+    assert "cpu" not in found[0]
+    matmul = torch.backends.cuda.matmul
+    usual = matmul.allow_bf16_reduced_precision_reduction
+    matmul.allow_bf16_reduced_precision_reduction = False
+    try:
+        assert current_settings(make_model(), ["cuda"])["cuda"] != found[0]["cuda"]
+    finally:
+        matmul.allow_bf16_reduced_precision_reduction = usual
