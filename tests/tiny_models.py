@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import DeepseekV4Config, DeepseekV4ForCausalLM, DynamicCache
 
-# More threads change no bit, but on few cores they cost much more than they give to models this small.
+# The bits depend on the number of threads, which is part of every key; one is also the fastest for models this small.
 torch.set_num_threads(1)
 
 VOCABULARY = 512
