@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 
 from kvcairn_storage.samples import SECONDS
 from kvcairn_storage.store import Entry, Put, RecordKey, RecordStore
@@ -51,6 +52,9 @@ class FaultyStore:
 
     def get(self, key: RecordKey) -> bytes | None:
         return self._records.get(key)
+
+    def views(self, keys: Iterable[RecordKey]) -> "AbstractContextManager[list[memoryview | None]]":
+        return self._records.views(keys)
 
     def warm(self, keys: Iterable[RecordKey]) -> None:
         self._records.warm(keys)

@@ -74,6 +74,11 @@ class LmdbReader:
         with self._reading() as txn:
             return txn.get(pack_key(key), db=self._records)
 
+    @contextmanager
+    def views(self, keys: Iterable[RecordKey]) -> "Iterator[list[memoryview | None]]":
+        with self._viewing() as txn:
+            yield [txn.get(pack_key(key), db=self._records) for key in keys]
+
     def warm(self, keys: Iterable[RecordKey]) -> None:
         rows = (pack_key(key) for key in keys)
         while some := list(islice(rows, RECORDS_PER_READ)):

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 from kvcairn_storage.errors import StoreClosed
 from kvcairn_storage.integrity import record_faults
@@ -37,6 +38,13 @@ class MemoryStore:
             self._check_open()
             found = self._records.get(key)
         return found[1] if found else None
+
+    @contextmanager
+    def views(self, keys: Iterable[RecordKey]) -> "Iterator[list[memoryview | None]]":
+        with self._lock:
+            self._check_open()
+            found = [self._records.get(key) for key in keys]
+        yield [memoryview(each[1]) if each else None for each in found]
 
     def warm(self, keys: Iterable[RecordKey]) -> None:  # noqa: ARG002 - as the interface has it
         """Nothing to do: memory is warm."""

@@ -7,8 +7,9 @@ committed, and no longer from the moment on at which it was chosen to go.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from functools import partial
 
 from kvcairn_storage.change import Cause, Change
@@ -103,8 +104,15 @@ class PrefixStore:
                 return None
         return self._records.get(key)
 
+    @contextmanager
+    def views(self, keys: Sequence[RecordKey]) -> "Iterator[list[memoryview | None]]":
+        """Records without a copy, good inside the with block alone: see RecordStore. Does not count as a use."""
+        served = self.exists(keys)
+        with self._records.views(keys) as views:
+            yield [view if is_served else None for view, is_served in zip(views, served, strict=True)]
+
     def warm(self, keys: Iterable[RecordKey]) -> None:
-        """Bring records into memory, so that `get` does not wait for the disk."""
+        """Bring records into memory, so that reading them does not wait for the disk."""
         self._records.warm(keys)
 
     def exists(self, keys: Sequence[RecordKey]) -> list[bool]:

@@ -6,6 +6,7 @@ decided above it (prefixes.py, space.py), so that LMDB, memory or a bucket can b
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -79,8 +80,16 @@ class RecordStore(Protocol):
         """A copy of the record, header and all; None if it is not there."""
         ...
 
+    def views(self, keys: Iterable[RecordKey]) -> "AbstractContextManager[list[memoryview | None]]":
+        """The records, None for those that are not there, as views that are good inside the with block alone.
+
+        No copy is made. What a view refers to may be another record's bytes a moment after the block has ended, and
+        no page that is freed can be used again before: keep the block short, and never wait inside it.
+        """
+        ...
+
     def warm(self, keys: Iterable[RecordKey]) -> None:
-        """Bring these records into memory, so that the next `get` of each does not wait for the disk."""
+        """Bring these records into memory, so that reading each next does not wait for the disk."""
         ...
 
     def scan(self) -> Iterator[tuple[RecordKey, Entry]]:

@@ -115,6 +115,21 @@ class RecordStoreContract:
         assert store.get(sample.keys[0]) is not None
         assert store.get(sample.keys[1]) is None
 
+    def test_views_show_what_a_copy_would_hold(self, store: RecordStore) -> None:
+        first, second, missing = _sample().puts
+        store.write([first, second]).result(SECONDS)
+        with store.views(iter([second.key, missing.key, first.key])) as views:
+            shown = [None if view is None else bytes(view) for view in views]
+        assert shown == [b"".join(second.data), None, b"".join(first.data)]
+
+    def test_a_view_stays_right_while_its_record_is_replaced_and_deleted(self, store: RecordStore) -> None:
+        put, other, another = _sample().puts
+        store.write([put]).result(SECONDS)
+        with store.views([put.key]) as (view,):
+            store.write([put._replace(data=other.data)]).result(SECONDS)
+            store.write([other, another], [put.key]).result(SECONDS)
+            assert bytes(view or b"") == b"".join(put.data)
+
     def test_a_sound_store_has_no_faults(self, store: RecordStore) -> None:
         store.write(_sample(40).puts).result(SECONDS)
         assert store.check_integrity() == []
@@ -150,6 +165,7 @@ class RecordStoreContract:
         assert isinstance(store.write([put]).exception(SECONDS), StoreClosed)
         calls = (
             lambda: store.get(put.key),
+            lambda: store.views([put.key]).__enter__(),
             lambda: store.warm([put.key]),
             lambda: list(store.scan()),
             lambda: store.note_use({put.key: (5e9, 3)}).result(SECONDS),

@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,9 @@ class Auditor:
 
     def get(self, key: RecordKey) -> bytes | None:
         return self._records.get(key)
+
+    def views(self, keys: Iterable[RecordKey]) -> AbstractContextManager[list[memoryview | None]]:
+        return self._records.views(keys)
 
     def warm(self, keys: Iterable[RecordKey]) -> None:
         self._records.warm(keys)
