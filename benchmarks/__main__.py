@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,12 @@ from benchmarks import flash, lab, restore
 from benchmarks.machine import describe
 from benchmarks.measure import Figure
 
-BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {"lab": lab.run, "flash": flash.run, "restore": restore.run}
+BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
+    "lab": lab.run,
+    "flash": flash.run,
+    "restore": restore.run,
+}
+"""By name, in the order they run; each is called as run(rounds=…, tiny=…) and cleans up what it made."""
 
 
 def main(
@@ -30,10 +36,12 @@ def main(
     unknown = set(only or ()) - set(BENCHMARKS)
     if unknown:
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: known are {', '.join(BENCHMARKS)}")
-    console, figures = Console(width=None if sys.stdout.isatty() else 140), []
+    console, figures = Console(width=None if sys.stdout.isatty() else 160), []
     for name in only or BENCHMARKS:
+        start = time.monotonic()
         with console.status(f"{name} …"):
             figures += BENCHMARKS[name](rounds=rounds, tiny=tiny)
+        console.print(f"{name}: {time.monotonic() - start:.0f} s")
     console.print(_table(figures))
     _write(output, figures)
     console.print(f"JSON: {output}")
@@ -42,10 +50,11 @@ def main(
 
 
 def _table(figures: list[Figure]) -> Table:
-    table = Table("work", "value", "target", "holds", "detail")
+    table = Table("work", "value", "limit or peer", "target", "holds", "detail")
     for figure in figures:
         verdict = "yes" if figure.holds else "[bold red]no[/]"
-        table.add_row(figure.work, f"{figure.value:.3g} {figure.unit}", figure.target, verdict, figure.detail)
+        value = f"{figure.value:.3g} {figure.unit}"
+        table.add_row(figure.work, value, figure.limit, figure.target, verdict, figure.detail)
     return table
 
 

@@ -1,8 +1,9 @@
 """Timing that survives a noisy machine: rounds are interleaved, the first is thrown away, medians are compared."""
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 Work = Callable[[], object]
@@ -22,18 +23,24 @@ class Timing:
     def spread(self) -> str:
         return f"{min(self.seconds):.3f}..{max(self.seconds):.3f}"
 
+    def rate(self, size_bytes: int) -> str:
+        """The median as a rate, for work that moves so many bytes."""
+        return f"{size_bytes / 1e9 / self.median:.2f} GB/s"
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the report: what was measured, against what, and what it has to reach.
+    """One line of the report: what was measured, beside what, and what it has to reach.
 
-    value is in `unit`; at_least / at_most: the target, None where there is none. detail: what the value is made of.
+    value is in `unit`; limit: the limit or the peer that it stands beside, with its own figure from the same run.
+    at_least / at_most: the target, None where there is none. detail: what the value is made of.
     """
 
     work: str
     value: float
     unit: str
     detail: str
+    limit: str = "–"
     at_least: float | None = None
     at_most: float | None = None
 
@@ -54,7 +61,18 @@ def interleave(work: Mapping[str, Work], *, rounds: int) -> dict[str, Timing]:
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(rounds + 1):
         for name, run in work.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(timed(run))
     return {name: Timing(tuple(found[1:])) for name, found in seconds.items()}
+
+
+def timed(work: Work) -> float:
+    """The seconds that `work` takes; for what needs untimed preparation between two rounds."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """The smallest value that `share` of all values do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
