@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from kvcairn_protocol.messages import PROBLEM_TYPE
+from kvcairn_service.handover import HandOver
 from kvcairn_service.pace import Pace
 
 SEND_BUFFER_BYTES = 4 << 20
@@ -62,6 +63,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.transport = HandOver(transport)  # type: ignore[assignment]  # a transport in all but its type
         if len(self.connections) > self.max_connections:
             self._refuse(503, f"more than {self.max_connections} connections at once")
             return

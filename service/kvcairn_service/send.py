@@ -1,19 +1,21 @@
 """Records to a raw ASGI response: whole records, one after the other, at the speed of the socket.
 
 Why so, and the figures: docs/decisions/data-plane.md. A worker touches the pages of the records ahead, so that no
-disk read happens on the loop; the loop copies one record, sends it, drops it and yields. `send` does not yield by
-itself where the kernel takes everything: without the yield one long response starves every other request. Copies
-have no lifetime hazard: a transport may keep what it was given long after `send` has returned.
+disk read happens on the loop; the loop sends one record straight from the map, closes its read transaction, waits
+until nothing is unsent, and yields. `send` does not yield by itself where the kernel takes everything: without the
+yield one long response starves every other request. No view outlives its transaction: see handover.py.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from kvcairn_protocol.codec import Bytes
 from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.messages import RECORDS_TYPE
 from kvcairn_protocol.record import HEADER_BYTES, missing_record
@@ -101,12 +103,15 @@ class RecordStream(Response):
     async def _send_run(self, run: list[Promised], send: Send, connection: Connection | None) -> None:
         if connection is not None:
             connection.check()
-        copies = [self._copy(each) for each in run]
-        piece = copies[0] if len(copies) == 1 else b"".join(copies)
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        with self._pieces(run) as pieces:
+            # One large record goes out as a view: our connection is done with it when `send` returns (handover.py).
+            # It does not wait in between either, since nothing of what was sent before is unsent.
+            is_view = len(pieces) == 1 and connection is not None
+            piece = pieces[0] if is_view else b"".join(pieces)
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
         if connection is not None:
             await connection.flushed(self._pace)
-        self._counters.sent_bytes += len(piece)
+        self._counters.sent_bytes += sum(each.size_bytes for each in run)
 
     async def _warmed(self, promised: list[Promised]) -> AsyncIterator[list[Promised]]:
         """Runs of records to send as one piece each, whose pages are in memory; the next ones are being touched."""
@@ -122,13 +127,18 @@ class RecordStream(Response):
         keys = [each.key for each in batch if each.entry]
         return asyncio.get_running_loop().run_in_executor(None, self._store.warm, keys)
 
-    def _copy(self, promised: Promised) -> bytes:
+    @contextmanager
+    def _pieces(self, run: list[Promised]) -> Iterator[list[Bytes]]:
+        """The records of a run, those that are there as views that are good inside the with block."""
+        with self._store.views([each.key for each in run]) as views:
+            yield [self._piece(each, view) for each, view in zip(run, views, strict=True)]
+
+    def _piece(self, promised: Promised, view: memoryview | None) -> Bytes:
         if promised.entry is None:
             return missing_record(self._layout, promised.key.kind, key=promised.key.key)
-        record = self._store.get(promised.key)
-        if record is None or len(record) != promised.size_bytes:
+        if view is None or len(view) != promised.size_bytes:
             raise Broken(f"{promised.key.kind.label} {promised.key.key.hex()} was promised and is gone")
-        return record
+        return view
 
 
 def runs(promised: Sequence[Promised], *, run_bytes: int, run_records: int) -> Iterator[list[Promised]]:
