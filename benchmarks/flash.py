@@ -3,38 +3,47 @@
 import json
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.measure import Figure, interleave
+from benchmarks.measure import Figure, interleave, share
 from benchmarks.memory import peak_private_bytes
 from benchmarks.prefixes import Prefix
-from benchmarks.raw_socket import raw_sender
+from benchmarks.raw_socket import raw_peer
 from examples.service import running_service
 from kvcairn_client.client import Client
 from kvcairn_protocol.deepseek_v4 import flash
 
 BLOCKS = 256
-LEAST_SHARE = 0.7
+LEAST_SHARE_TCP, LEAST_SHARE_UNIX = 0.9, 0.83
 SERVICE_BYTES = 300e6
 CLIENT_EXTRA_BYTES = 64 << 20
 
 
 def run(*, rounds: int, tiny: bool) -> list[Figure]:
     prefix = Prefix(flash("benchmark"), 2 if tiny else BLOCKS)
-    with running_service("--capacity", "8GiB") as service, Client(service.url) as client, raw_sender() as sender:
-        client.register(prefix.layout)
-        prefix.store(client)
+    size_bytes = prefix.payload_bytes
+    with ExitStack() as stack:
+        service = stack.enter_context(running_service("--capacity", "2GiB"))
+        tcp, unix = (stack.enter_context(Client(url)) for url in (service.url, service.unix_url))
+        raw_tcp, raw_unix = (stack.enter_context(raw_peer(over, size_bytes=size_bytes)) for over in ("tcp", "unix"))
+        prefix.store(tcp)
         with peak_private_bytes(service.pid) as peak:
             timings = interleave(
-                {"raw": lambda: sender.receive(prefix.buffer), "fetch": lambda: prefix.fetch(client)}, rounds=rounds
+                {
+                    "raw tcp": lambda: raw_tcp.receive(prefix.buffer),
+                    "tcp": lambda: prefix.read(tcp),
+                    "raw unix": lambda: raw_unix.receive(prefix.buffer),
+                    "unix": lambda: prefix.read(unix),
+                },
+                rounds=rounds,
             )
         extra_bytes = _client_extra_bytes(service.url, prefix.blocks)
-    raw, fetch = timings["raw"], timings["fetch"]
-    gigabytes = prefix.payload_bytes / 1e9
-    detail = f"{gigabytes:.3f} GB in {fetch.median:.3f} s ({gigabytes / fetch.median:.2f} GB/s, {fetch.spread} s)"
     return [
-        Figure("V4-Flash prefix: fetch, verified / raw socket", raw.median / fetch.median, "×", detail,
-               at_least=LEAST_SHARE),
+        share("V4-Flash prefix, TCP: fetch, verified / raw socket", timings["tcp"], "raw", timings["raw tcp"],
+              size_bytes=size_bytes, at_least=LEAST_SHARE_TCP),
+        share("V4-Flash prefix, Unix socket: fetch, verified / raw socket", timings["unix"], "raw", timings["raw unix"],
+              size_bytes=size_bytes, at_least=LEAST_SHARE_UNIX),
         Figure("service memory meanwhile, private", peak[0] / 1e6, "MB", "anonymous, without the map",
                at_most=SERVICE_BYTES / 1e6),
         Figure("client memory beyond its buffer", extra_bytes / 1e6, "MB", "peak of a process that fetches once",

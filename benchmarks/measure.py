@@ -56,6 +56,13 @@ class Figure:
         return "–" if self.at_most is None else f"≤ {self.at_most:g}"
 
 
+def share(work: str, ours: Timing, name: str, other: Timing, *, size_bytes: int, at_least: float) -> Figure:
+    """How fast `ours` is, counted in the speed of `other`, a limit or a peer called `name`; both move `size_bytes`."""
+    detail = f"{size_bytes / 1e6:,.1f} MB in {ours.median:.3f} s ({ours.rate(size_bytes)}, {ours.spread} s)"
+    limit = f"{name} {other.rate(size_bytes)} ({other.spread} s)"
+    return Figure(work, other.median / ours.median, "×", detail, limit=limit, at_least=at_least)
+
+
 def interleave(work: Mapping[str, Work], *, rounds: int) -> dict[str, Timing]:
     """Run every kind of work once a round, `rounds` counted rounds after one that warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in work}

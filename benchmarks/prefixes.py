@@ -1,5 +1,6 @@
 """Made-up prefixes of a given layout: random payloads, real keys; and the store and fetch of a whole one."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,18 +30,19 @@ class Prefix:
 
     @property
     def payload_bytes(self) -> int:
-        history, state = (self.layout.payload_bytes(kind) for kind in (Kind.HISTORY, Kind.STATE))
-        return self.blocks * history + state
+        return sum(self._size_bytes(index) for index in range(self.blocks + 1))
+
+    def payload(self, index: int) -> bytes:
+        """What record `index` of this prefix holds, the state last: random bytes of this seed."""
+        return np.random.default_rng((self.seed, index)).bytes(self._size_bytes(index))
 
     def records(self, start: int, stop: int) -> list[Outgoing]:
-        """The records [start, stop) of this prefix, the state last, filled with random bytes of this seed."""
-        return [self._record(index) for index in range(start, min(stop, self.blocks + 1))]
+        """The records [start, stop) of this prefix, the state last, each with its payload."""
+        return [self._outgoing(index, self.payload(index)) for index in range(start, min(stop, self.blocks + 1))]
 
-    def _record(self, index: int) -> Outgoing:
-        kind, block = (Kind.HISTORY, index) if index < self.blocks else (Kind.STATE, self.blocks - 1)
-        payload = np.random.default_rng((self.seed, index)).bytes(self.layout.payload_bytes(kind))
-        position = (block + 1) * self.layout.block_tokens
-        return Outgoing(kind, self.keys[block], position, parent_of(self.keys, block), payload)
+    def records_of(self, payloads: Sequence[bytes]) -> list[Outgoing]:
+        """All records of this prefix with payloads of another one: new names for bytes that are there already."""
+        return [self._outgoing(index, payload) for index, payload in enumerate(payloads)]
 
     def store(self, client: Client) -> None:
         """Persist the whole prefix, a bounded number of records at a time; returns once all is committed."""
@@ -52,15 +54,31 @@ class Prefix:
         """Look the prefix up and restore all of it, verified, into this prefix's buffer."""
         found = client.lookup(self.layout, self.keys)
         assert found.history_blocks == self.blocks, found
-        result = client.fetch(self.layout, self._wanted())
+        self.read(client)
+
+    def read(self, client: Client) -> None:
+        """The fetch alone: all records, verified, into this prefix's buffer."""
+        result = client.fetch(self.layout, self.wanted())
         assert all(result.loaded), result.fault
 
-    def _wanted(self) -> list[Wanted]:
+    def wanted(self) -> list[Wanted]:
+        """Every record, each with its place in the buffer: in order, without gaps."""
         wanted, at = [], 0
         for index in range(self.blocks + 1):
-            kind, block = (Kind.HISTORY, index) if index < self.blocks else (Kind.STATE, self.blocks - 1)
-            size = self.layout.payload_bytes(kind)
-            position = (block + 1) * self.layout.block_tokens
-            wanted.append(Wanted(kind, self.keys[block], position, self.buffer[at : at + size]))
-            at += size
+            kind, block = self._place(index)
+            size_bytes = self._size_bytes(index)
+            target = self.buffer[at : at + size_bytes]
+            wanted.append(Wanted(kind, self.keys[block], (block + 1) * self.layout.block_tokens, target))
+            at += size_bytes
         return wanted
+
+    def _outgoing(self, index: int, payload: bytes) -> Outgoing:
+        kind, block = self._place(index)
+        position = (block + 1) * self.layout.block_tokens
+        return Outgoing(kind, self.keys[block], position, parent_of(self.keys, block), payload)
+
+    def _place(self, index: int) -> tuple[Kind, int]:
+        return (Kind.HISTORY, index) if index < self.blocks else (Kind.STATE, self.blocks - 1)
+
+    def _size_bytes(self, index: int) -> int:
+        return self.layout.payload_bytes(self._place(index)[0])

@@ -1,4 +1,4 @@
-"""A service process of its own, on a temporary directory and a free loopback port, for the demo and the benchmarks."""
+"""A service process of its own, on a free loopback port and a Unix socket, for the demo and the benchmarks."""
 
 import contextlib
 import os
@@ -9,15 +9,18 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 LISTENS = re.compile(r"listening on (http://\S+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A service that listens on `url`."""
+    """A service that listens on `url` and on `unix_url`, with its data in the directory `data`."""
 
     url: str
+    unix_url: str
+    data: Path
     process: "subprocess.Popen[str]"
 
     @property
@@ -31,15 +34,18 @@ class Running:
 
 
 @contextlib.contextmanager
-def running_service(*flags: str, env: Mapping[str, str] | None = None) -> Iterator[Running]:
-    """Start `kvcairn serve`; stop it, and remove its data, at the end."""
-    with tempfile.TemporaryDirectory(prefix="kvcairn-") as data:
-        command = [sys.executable, "-m", "kvcairn_service", "serve", "--data", data, "--port", "0", *flags]
+def running_service(*flags: str, data: Path | None = None, env: Mapping[str, str] | None = None) -> Iterator[Running]:
+    """Start `kvcairn serve` on the directory `data`, or on a new one that is removed at the end; stop it at the end."""
+    with tempfile.TemporaryDirectory(prefix="kvcairn-") as directory:
+        data = data or Path(directory, "data")
+        sock = Path(directory, "kvcairn.sock")
+        places = ("--data", str(data), "--port", "0", "--uds", str(sock))
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | dict(env or {})
-        )
+            [sys.executable, "-m", "kvcairn_service", "serve", *places, *flags],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | dict(env or {}),
+        )  # fmt: skip
         try:
-            yield Running(_wait_until_listening(process), process)
+            yield Running(_wait_until_listening(process), f"unix:{sock}", data, process)
         finally:
             process.terminate()
             process.wait(timeout=30)
