@@ -5,8 +5,9 @@ import os
 import ssl
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from kvcairn_client.address import parse_address
 from kvcairn_client.arguments import bearer, byte_targets, check_keys
@@ -27,6 +28,9 @@ from kvcairn_protocol.codec import CodecName
 from kvcairn_protocol.layout import Kind, Layout
 from kvcairn_protocol.messages import ServiceInfo, StoreAnswer, TenantStats
 
+if TYPE_CHECKING:
+    from kvcairn_client.attach import Attachment
+
 DEFAULT_URL = "http://127.0.0.1:7420"
 DEFAULT_BUDGETS = Budgets()
 REPORTS_A_FETCH = 8
@@ -42,6 +46,9 @@ class Client:
 
     url: http://HOST:PORT, https://HOST:PORT or unix:/PATH. token: the tenant's, None for an open service.
     budgets: how long each call may take. tls: the context for https; None trusts the system's certificates.
+    attach: the service's data directory, where this process is on its host and may read and write there; fetches then
+    copy records straight out of it (docs/decisions/attach.md). Refused, by fetching over the network, where the
+    directory holds records of several tenants, unless attach_shared says that they all trust this process. Needs lmdb.
     """
 
     def __init__(
@@ -51,6 +58,8 @@ class Client:
         token: str | None = None,
         budgets: Budgets = DEFAULT_BUDGETS,
         tls: ssl.SSLContext | None = None,
+        attach: str | os.PathLike[str] | None = None,
+        attach_shared: bool = False,
     ) -> None:
         address = parse_address(url)
         headers = {"User-Agent": "kvcairn-client", **bearer(token)}
@@ -65,6 +74,7 @@ class Client:
         self._connections = Connections(endpoint)
         exchanges = Exchanges(self._connections, authority=address.authority, prefix=address.prefix, headers=headers)
         self._transport = Transport(exchanges, stall_seconds=budgets.stall_seconds)
+        self._attachment = None if attach is None else self._attached_to(Path(attach), is_shared=attach_shared)
 
     def service(self) -> ServiceInfo:
         """Name, version, limits and features of the service."""
@@ -91,16 +101,9 @@ class Client:
         """
         items = byte_targets(layout, wanted)
         deadline = self._start(self._budgets.fetch_seconds, "fetch_seconds")
-        tally = Tally(layout, asked=len(items))
-        fault: ClientError | None = None
-        try:
-            self._fetch_all(layout, items, tally, deadline)
-        except ClientError as error:
-            if not tally.has_begun:
-                raise
-            fault = error
-        self._report_bad(layout, tally.bad)
-        return tally.result(fault)
+        if self._attachment is not None:
+            return self._attachment.fetch(layout, items, deadline)
+        return self._fetch_over_network(layout, items, deadline)
 
     def fetch_bytes(self, layout: Layout, kind: Kind, key: bytes) -> bytes | None:
         """One record's decoded payload; None where the service does not have it, or not in good order."""
@@ -152,6 +155,8 @@ class Client:
 
     def close(self) -> None:
         """Close every connection. Calls under way may fail; harmless when repeated."""
+        if self._attachment is not None:
+            self._attachment.close()
         self._is_closed = True
         self._control.close()
         self._connections.close()
@@ -179,6 +184,32 @@ class Client:
 
     def _within_control(self, deadline: Deadline) -> Deadline:
         return deadline.within(self._budgets.control_seconds, budget="control_seconds")
+
+    def _attached_to(self, directory: Path, *, is_shared: bool) -> "Attachment":
+        try:
+            from kvcairn_client.attach import Attachment  # noqa: PLC0415 - the client needs lmdb for this alone
+        except ModuleNotFoundError as error:
+            missing = f"attach needs {error.name}, which is not installed: pip install 'kvcairn[attach]'"
+            raise ModuleNotFoundError(missing, name=error.name) from error
+        return Attachment(
+            directory,
+            is_shared=is_shared,
+            ask=lambda deadline: self._registry.service(self._within_control(deadline)),
+            touch=lambda layout, refs: self._questions.touch_records(layout, refs, self._start_control()),
+            over_network=self._fetch_over_network,
+        )
+
+    def _fetch_over_network(self, layout: Layout, items: Sequence[Wanted], deadline: Deadline) -> FetchResult:
+        tally = Tally(layout, asked=len(items))
+        fault: ClientError | None = None
+        try:
+            self._fetch_all(layout, items, tally, deadline)
+        except ClientError as error:
+            if not tally.has_begun:
+                raise
+            fault = error
+        self._report_bad(layout, tally.bad)
+        return tally.result(fault)
 
     def _fetch_all(self, layout: Layout, items: Sequence[Wanted], tally: Tally, deadline: Deadline) -> None:
         if not items:

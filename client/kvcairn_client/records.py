@@ -64,9 +64,11 @@ class FetchResult:
     """What a fetch brought, record by record, in the order asked.
 
     loaded: whether `wanted[i].target` holds verified bytes; False is a miss, or a record that was found bad.
-    bytes_received: headers and payloads as they travelled. fault: what ended the transfer early; None if nothing did.
+    bytes_received: headers and payloads as they travelled; bytes_mapped: those that were copied from an attached data
+    directory instead. fault: what ended the transfer early; None if nothing did.
     """
 
     loaded: list[bool]
     bytes_received: int = 0
+    bytes_mapped: int = 0
     fault: ClientError | None = None

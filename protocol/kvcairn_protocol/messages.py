@@ -117,7 +117,10 @@ class ServiceLimits(_Answer):
 
 
 class ServiceInfo(_Answer):
-    """What a client needs to know first."""
+    """What a client needs to know first.
+
+    tenant_id: of the caller's tenant, never re-used; None from a service that is older than this field.
+    """
 
     name: str
     version: str
@@ -126,6 +129,7 @@ class ServiceInfo(_Answer):
     open: bool
     limits: ServiceLimits
     features: list[str]
+    tenant_id: str | None = None
 
 
 class LookupAnswer(_Answer):

@@ -51,6 +51,9 @@ def map_bytes_for(capacity_bytes: int) -> int:
 class LmdbReader:
     """What can be read, also beside a running service and from another process. Thread-safe; ends at a fork."""
 
+    _spare_txns = 8
+    _check_file: Callable[[lmdb.Environment, Path], object] = staticmethod(check_extent)
+
     def __init__(self, path: Path) -> None:
         """Open an existing directory read-only; UnknownFormat if it is not ours, StoreUnreadable if it is broken."""
         self.identity = read_identity(path)
@@ -64,9 +67,9 @@ class LmdbReader:
         with _translated(f"{path} cannot be opened"):
             self._env = lmdb.open(
                 os.fspath(path), map_size=map_size, readonly=readonly, create=create,
-                max_dbs=len(TABLES), max_readers=MAX_READERS, mode=0o600, max_spare_txns=8,
+                max_dbs=len(TABLES), max_readers=MAX_READERS, mode=0o600, max_spare_txns=self._spare_txns,
             )  # fmt: skip
-            check_extent(self._env, path / DATA_NAME)
+            self._check_file(self._env, path / DATA_NAME)
             names = (self._env.open_db(name, create=create) for name in TABLES)
             self._records, self._entries, self._documents, self._meta = names
 

@@ -38,7 +38,7 @@ def version() -> str:
 
 
 @router.get("/v1/service", responses=problems())
-async def describe_service(service: Running, _: CallingTenant) -> ServiceInfo:
+async def describe_service(service: Running, tenant: CallingTenant) -> ServiceInfo:
     """What a client needs to know first."""
     return ServiceInfo(
         name=NAME,
@@ -48,6 +48,7 @@ async def describe_service(service: Running, _: CallingTenant) -> ServiceInfo:
         open=service.settings.is_open,
         limits=limits_of(service.settings),
         features=list(FEATURES),
+        tenant_id=tenant.id,
     )
 
 
