@@ -56,7 +56,7 @@ class Figure:
         return "–" if self.at_most is None else f"≤ {self.at_most:g}"
 
 
-def share(work: str, ours: Timing, name: str, other: Timing, *, size_bytes: int, at_least: float) -> Figure:
+def share(work: str, ours: Timing, name: str, other: Timing, *, size_bytes: int, at_least: float | None) -> Figure:
     """How fast `ours` is, counted in the speed of `other`, a limit or a peer called `name`; both move `size_bytes`."""
     detail = f"{size_bytes / 1e6:,.1f} MB in {ours.median:.3f} s ({ours.rate(size_bytes)}, {ours.spread} s)"
     limit = f"{name} {other.rate(size_bytes)} ({other.spread} s)"

@@ -7,6 +7,7 @@ import numpy as np
 
 from kvcairn_client.client import Client
 from kvcairn_client.records import Outgoing, Wanted
+from kvcairn_protocol.codec import Bytes
 from kvcairn_protocol.layout import Kind, Layout
 from kvcairn_protocol.prefix import block_keys, parent_of
 
@@ -40,7 +41,7 @@ class Prefix:
         """The records [start, stop) of this prefix, the state last, each with its payload."""
         return [self._outgoing(index, self.payload(index)) for index in range(start, min(stop, self.blocks + 1))]
 
-    def records_of(self, payloads: Sequence[bytes]) -> list[Outgoing]:
+    def records_of(self, payloads: Sequence[Bytes]) -> list[Outgoing]:
         """All records of this prefix with payloads of another one: new names for bytes that are there already."""
         return [self._outgoing(index, payload) for index, payload in enumerate(payloads)]
 
@@ -72,7 +73,7 @@ class Prefix:
             at += size_bytes
         return wanted
 
-    def _outgoing(self, index: int, payload: bytes) -> Outgoing:
+    def _outgoing(self, index: int, payload: Bytes) -> Outgoing:
         kind, block = self._place(index)
         position = (block + 1) * self.layout.block_tokens
         return Outgoing(kind, self.keys[block], position, parent_of(self.keys, block), payload)
