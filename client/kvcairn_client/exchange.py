@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 class Request(NamedTuple):
-    """A POST. parts: the body, sent one after the other without being joined."""
+    """One request. parts: the body, sent one after the other without being joined; content_type is theirs."""
 
+    method: str
     path: str
     content_type: str
     accept: str
@@ -50,11 +51,13 @@ class Body:
             return self._response.readinto(target) if target else 0
 
     def read(self, *, at_most_bytes: int) -> bytes:
-        """The whole body; BadAnswer where it is longer than `at_most_bytes`."""
+        """The whole body; BadAnswer where it is longer than `at_most_bytes`, or shorter than its own length says."""
         with _foreign_errors():
             body = self._response.read(at_most_bytes + 1)
         if len(body) > at_most_bytes:
             raise BadAnswer(f"this answer has at most {at_most_bytes} bytes; it goes on")
+        if self._response.length:
+            raise BadAnswer(f"the answer broke off with {self._response.length} bytes to come")
         return body
 
 
@@ -75,13 +78,11 @@ class Exchanges:
         """
         wire, response = self._answered(request, deadline, stall_seconds)
         body = Body(response)
-        is_kept = False
         try:
             _raise_for_status(response)
             yield body
-            is_kept = body.is_complete and not response.will_close
         finally:
-            if is_kept:
+            if body.is_complete and not response.will_close:
                 self._connections.give_back(wire)
             else:
                 wire.close()
@@ -105,7 +106,7 @@ class Exchanges:
         try:
             wire.arm(deadline, stall_seconds=stall_seconds)
             all_sent = wire.send([self._head(request), *request.parts])
-            response = http.client.HTTPResponse(cast("socket.socket", wire), method="POST")
+            response = http.client.HTTPResponse(cast("socket.socket", wire), method=request.method)
             with _foreign_errors():
                 response.begin()
         except BaseException:
@@ -116,10 +117,9 @@ class Exchanges:
 
     def _head(self, request: Request) -> bytes:
         length = sum(len(part) for part in request.parts)
-        return (
-            f"POST {self._prefix}{request.path} HTTP/1.1\r\n{self._lines}"
-            f"Content-Type: {request.content_type}\r\nContent-Length: {length}\r\nAccept: {request.accept}\r\n\r\n"
-        ).encode("ascii")
+        framing = f"Content-Type: {request.content_type}\r\nContent-Length: {length}\r\n" if request.parts else ""
+        first = f"{request.method} {self._prefix}{request.path} HTTP/1.1\r\n"
+        return f"{first}{self._lines}{framing}Accept: {request.accept}\r\n\r\n".encode("ascii")
 
 
 def _raise_for_status(response: http.client.HTTPResponse) -> None:

@@ -106,7 +106,7 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
-def tenant_of(request: Request, _: Annotated[object, Security(bearer)]) -> KeptTenant:
+async def tenant_of(request: Request, _: Annotated[object, Security(bearer)]) -> KeptTenant:
     """Dependency: the tenant whose records the request means."""
     tenant = caller_of(request).tenant
     if tenant is None:
@@ -114,13 +114,13 @@ def tenant_of(request: Request, _: Annotated[object, Security(bearer)]) -> KeptT
     return tenant
 
 
-def admin_of(request: Request, _: Annotated[object, Security(bearer)]) -> None:
+async def admin_of(request: Request, _: Annotated[object, Security(bearer)]) -> None:
     """Dependency: the caller must be the admin."""
     if not caller_of(request).is_admin:
         raise Forbidden("only the admin's token may do this")
 
 
-def metrics_reader_of(request: Request, _: Annotated[object, Security(bearer)]) -> None:
+async def metrics_reader_of(request: Request, _: Annotated[object, Security(bearer)]) -> None:
     """Dependency: the caller must be the admin, or hold the metrics token."""
     if not caller_of(request).may_read_metrics:
         raise Forbidden("only the admin's or the metrics token may do this")

@@ -1,6 +1,7 @@
 """What the service is, whether it lives, and whether it takes requests."""
 
 import importlib.metadata
+from functools import cache
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends
@@ -29,6 +30,7 @@ class Health(BaseModel):
     status: Literal["ok", "ready"]
 
 
+@cache  # read from the disk, which takes longer than all else of an answer
 def version() -> str:
     """The version of the installed distribution; 0 for a source tree that is not installed."""
     try:

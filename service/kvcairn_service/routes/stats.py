@@ -15,7 +15,7 @@ from kvcairn_service.stats import service_stats, tenant_stats
 router = APIRouter(tags=["stats"])
 
 
-def metrics_of(request: Request) -> Metrics:
+async def metrics_of(request: Request) -> Metrics:
     """Dependency: the application's metrics."""
     found: Metrics = request.app.state.metrics
     return found
