@@ -1,6 +1,7 @@
 """Request bodies: bounded in size and in time, read once, validated straight from their bytes."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Collection
 from typing import Any, TypeVar
 
@@ -8,11 +9,53 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import Request
 
 from kvcairn_service.errors import BodyTimeout, Disconnected, Malformed, RuleBroken, TooLarge, WrongType
+from kvcairn_service.lane import lane_of
 from kvcairn_service.pace import Pace, pace_of
 from kvcairn_service.problems import describe
+from kvcairn_service.receive import Body
 from kvcairn_service.settings import Settings
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+@contextlib.asynccontextmanager
+async def open_body(request: Request, *, max_bytes: int, pace: Pace) -> AsyncIterator[Body]:
+    """The body, to be read into buffers inside the with block: by a lane where the connection has one for it.
+
+    Raises, and reading it raises, as `pieces` does.
+    """
+    check_length(request, max_bytes=max_bytes)
+    lane = lane_of(request, pace)
+    if lane is None:
+        yield PieceBody(pieces(request, max_bytes=max_bytes, pace=pace))
+        return
+    try:
+        yield lane
+    finally:
+        lane.close()
+
+
+class PieceBody:
+    """A body that comes in pieces, copied to where they are wanted."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    async def fill(self, target: memoryview) -> int:
+        """See Body."""
+        at = 0
+        while at < len(target):
+            if not self._rest:
+                piece = await anext(self._pieces, None)
+                if piece is None:
+                    break
+                self._rest = memoryview(piece)
+            taken = min(len(target) - at, len(self._rest))
+            target[at : at + taken] = self._rest[:taken]
+            self._rest = self._rest[taken:]
+            at += taken
+        return at
 
 
 async def pieces(request: Request, *, max_bytes: int, pace: Pace) -> AsyncIterator[bytes]:

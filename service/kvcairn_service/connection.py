@@ -46,6 +46,8 @@ class Connection(HttpToolsProtocol):
 
     header_seconds = 20.0
     max_connections = 1024
+    has_lanes = False
+    """Whether large bodies may go past the parser (lane.py); set once that was tested."""
 
     def __init__(
         self,
@@ -60,6 +62,7 @@ class Connection(HttpToolsProtocol):
         self._in_message = False
         self._in_head = False
         self._head_bytes = 0
+        self.body_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -99,7 +102,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_message = self._in_head = True
-        self._head_bytes = 0
+        self._head_bytes = self.body_bytes = 0
         self._set_deadline(self.header_seconds)
         scope: Scope = self.scope  # type: ignore[assignment]
         scope["extensions"] = {EXTENSION: self}
@@ -111,6 +114,10 @@ class Connection(HttpToolsProtocol):
             # What a callback raises ends in `send_400_response`, before an application sees the request.
             raise HeadTooLarge
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self.body_bytes += len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_message = False

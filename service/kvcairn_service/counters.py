@@ -23,6 +23,9 @@ class Counters:
     sent_bytes: int = 0
     received_bytes: int = 0
 
+    def note_received(self, size_bytes: int) -> None:
+        self.received_bytes += size_bytes
+
     def note_lookup(self, tenant_id: str, fingerprint: bytes, *, asked_tokens: int, hit_tokens: int) -> None:
         counted = self.by_layout[tenant_id, fingerprint]
         counted.lookups += 1

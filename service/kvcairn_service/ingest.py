@@ -2,18 +2,18 @@
 
 At most one group of an upload is being committed at a time, and the next gathers behind it, so that a record's parent
 from the same body is in the store before the record is checked against it. Memory is lent by the budget all uploads
-share; an upload that must wait for it first gives back everything it holds.
+share; an upload that must wait for it first gives back everything it holds. A buffer goes back to the pool only when
+nobody can read from it any more: at the end of its commit, even where the upload has ended before.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvcairn_protocol.errors import Reason, RecordError
 from kvcairn_protocol.messages import RECORDS_TYPE, Rejected, StoreAnswer
 from kvcairn_service.errors import Malformed, NoSpace, TooLarge
-from kvcairn_service.receive import Announced, Event, Received, RecordParser, Refused
+from kvcairn_service.receive import Announced, Body, Received, RecordReader
 from kvcairn_service.state import Service
 from kvcairn_service.tenants import KeptTenant
 from kvcairn_storage.prefixes import NewRecord, Outcome, PutResult
@@ -77,66 +77,65 @@ class Tally:
 
 @dataclass(slots=True, kw_only=True)
 class Upload:
-    """One upload of a tenant's. To be used once, from the event loop. _held: how many records of each size in bytes."""
+    """One upload of a tenant's. To be used once, from the event loop.
+
+    _held: buffers that no commit has taken over, by their records' index.
+    """
 
     service: Service
     tenant: KeptTenant
     tally: Tally = field(default_factory=Tally)
-    _parser: RecordParser = field(init=False)
-    _held: Counter[int] = field(default_factory=Counter)
+    _held: dict[int, memoryview] = field(default_factory=dict)
     _group: list[Received] = field(default_factory=list)
     _group_bytes: int = 0
     _committing: "asyncio.Task[None] | None" = None
 
-    def __post_init__(self) -> None:
-        layouts, tenant_id = self.service.layouts, self.tenant.id
-        self._parser = RecordParser(
-            lambda fingerprint: layouts.find(tenant_id, fingerprint),
-            max_record_bytes=self.service.settings.max_record_bytes,
-            max_records=self.service.settings.max_keys,
-        )
-
-    async def run(self, body: AsyncIterator[bytes]) -> StoreAnswer:
+    async def run(self, body: Body) -> StoreAnswer:
         """Store what `body` brings; complete records stand whatever comes after them.
 
         Malformed: an empty body. TooLarge, NoSpace: nothing landed for want of room. What `body` raises goes through,
         after everything that was complete has been committed.
         """
         try:
-            await self._take_all(body)
+            await self._take_all(self._reader(body))
         finally:
             await self._settle()
         return self.tally.answer()
 
-    async def _take_all(self, body: AsyncIterator[bytes]) -> None:
-        is_empty = True
-        async for piece in body:
-            is_empty = False
-            self.service.counters.received_bytes += len(piece)
-            for event in self._parser.feed(piece):
-                await self._take(event)
-            if self._parser.lost:
-                return
-        if is_empty:
-            raise Malformed("the body is empty; it holds one record or more")
-        cut = self._parser.finish()
-        if cut:
-            self.tally.refuse(cut.index, cut.key, cut.reason)
+    def _reader(self, body: Body) -> RecordReader:
+        layouts, tenant_id = self.service.layouts, self.tenant.id
+        return RecordReader(
+            body,
+            lambda fingerprint: layouts.find(tenant_id, fingerprint),
+            self.service.counters.note_received,
+            max_record_bytes=self.service.settings.max_record_bytes,
+            max_records=self.service.settings.max_keys,
+        )
 
-    async def _take(self, event: Event) -> None:
-        if isinstance(event, Announced):
-            await self._borrow(event.record_bytes)
-        elif isinstance(event, Refused):
-            self.tally.refuse(event.index, event.key, event.reason)
-        else:
-            await self._accept(event)
+    async def _take_all(self, reader: RecordReader) -> None:
+        while (found := await reader.next()) is not None:
+            whole = await reader.fill(found, await self._borrow(found)) if isinstance(found, Announced) else found
+            if isinstance(whole, Received):
+                await self._accept(whole)
+            else:
+                self.tally.refuse(whole.index, whole.key, whole.reason)
+        if not reader.has_begun:
+            raise Malformed("the body is empty; it holds one record or more")
+
+    async def _borrow(self, announced: Announced) -> memoryview:
+        size_bytes, budget = announced.header.record_bytes, self.service.budget
+        if not budget.try_acquire(size_bytes):
+            await self._commit_all()
+            await budget.acquire(size_bytes)
+        self._held[announced.index] = budget.buffers.take(size_bytes)
+        return self._held[announced.index]
 
     async def _accept(self, received: Received) -> None:
         try:
             await self._verify(received)
         except RecordError as error:
             self.tally.refuse(received.index, received.header.key.hex(), error.reason)
-            self._give_back(len(received.data))
+            self._give_back(self._held.pop(received.index))
             return
         self._group.append(received)
         self._group_bytes += len(received.data)
@@ -154,49 +153,49 @@ class Upload:
         else:
             received.verify()
 
-    async def _borrow(self, size_bytes: int) -> None:
-        if not self.service.budget.try_acquire(size_bytes):
-            await self._commit_all()
-            await self.service.budget.acquire(size_bytes)
-        self._held[size_bytes] += 1
-
-    def _give_back(self, *sizes_bytes: int) -> None:
-        self._held.subtract(sizes_bytes)
-        for size_bytes in sizes_bytes:
-            self.service.budget.release(size_bytes)
-
     async def _start_commit(self) -> None:
         """Wait for the group that is being committed, then start on the one that gathered behind it."""
-        group, self._group, self._group_bytes = self._group, [], 0
         before, self._committing = self._committing, None
         if before is not None:
             await before
+        group, self._group, self._group_bytes = self._group, [], 0
         if group:
-            self._committing = asyncio.create_task(self._commit(group))
+            self._committing = asyncio.ensure_future(self._count(group, self._commit(group)))
 
     async def _commit_all(self) -> None:
         await self._start_commit()
         await self._start_commit()
 
-    async def _commit(self, group: Sequence[Received]) -> None:
+    def _commit(self, group: Sequence[Received]) -> "asyncio.Future[list[PutResult]]":
+        """Hand a group to the store, its buffers with it; they come back with the store's answer."""
         tenant = self.service.tenants.by_id(self.tenant.id) or self.tenant
         records = [NewRecord(tenant.id, each.header, _block_tokens(each), (each.data,)) for each in group]
-        try:
-            results = await asyncio.wrap_future(
-                self.service.store.put(records, quota_bytes=tenant.document.quota_bytes)
-            )
-        finally:
-            self._give_back(*(len(each.data) for each in group))
+        committed = asyncio.wrap_future(self.service.store.put(records, quota_bytes=tenant.document.quota_bytes))
+        buffers = [self._held.pop(each.index) for each in group]
+        committed.add_done_callback(lambda _: self._give_back(*buffers))
+        return committed
+
+    async def _count(self, group: Sequence[Received], committed: "asyncio.Future[list[PutResult]]") -> None:
+        # Shielded: an upload that is cancelled must not have its buffers back while the store still reads them.
+        results = await asyncio.shield(committed)
         for received, result in zip(group, results, strict=True):
             self.tally.note(received, result)
-        await self.service.drop_unwanted(tenant.id, {each.header.fingerprint for each in group})
+        await self.service.drop_unwanted(self.tenant.id, {each.header.fingerprint for each in group})
+
+    def _give_back(self, *buffers: memoryview) -> None:
+        budget = self.service.budget
+        for buffer in buffers:
+            size_bytes = len(buffer)
+            budget.buffers.give_back(buffer)
+            budget.release(size_bytes)
 
     async def _settle(self) -> None:
         """Commit what is complete, then return what a half-received record still holds."""
         try:
             await self._commit_all()
         finally:
-            self._give_back(*self._held.elements())
+            self._give_back(*self._held.values())
+            self._held.clear()
 
 
 def _block_tokens(received: Received) -> int:

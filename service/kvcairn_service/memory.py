@@ -10,6 +10,8 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
+from kvcairn_service.buffers import BufferPool
+
 
 @dataclass(slots=True)
 class _Queue:
@@ -22,13 +24,15 @@ class _Queue:
 class MemoryBudget:
     """Bytes to lend. To be used from the event loop alone.
 
-    An eighth is the reserve; a record is small up to a 32nd of the whole.
+    An eighth is the reserve; a record is small up to a 32nd of the whole. buffers: the memory itself, for who has
+    acquired as many bytes.
     """
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.reserve_bytes = total_bytes // 8
         self.small_bytes = total_bytes // 32
+        self.buffers = BufferPool(total_bytes)
         self._large, self._small = _Queue(), _Queue()
 
     @property

@@ -1,26 +1,42 @@
-"""Body to records: an incremental parser of the record stream. Pure; no socket, no store.
+"""Body to records: reads one record after the other from a body into buffers of the caller's. No socket, no store.
 
 Format: docs/wire.md ("Record"). Everything that a header can tell is checked before a byte is allocated for its
 payload. A bad record is skipped by its length; where the framing itself is lost, nothing after it can be trusted.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Protocol
 
 from kvcairn_protocol.codec import RAW
 from kvcairn_protocol.errors import BadMagic, Reason, RecordError
 from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.record import HEADER_BYTES, Header, check_decodes, check_header, check_payload, parse_header
 
+SKIP_BYTES = 64 << 10
 _STORED_BYTES = slice(24, 32)
 _KEY = slice(64, 96)
 
 
-class Announced(NamedTuple):
-    """A good header has come. Nothing is allocated for the record until the parser is resumed."""
+class Body(Protocol):
+    """A request's body, read once from its start."""
 
-    record_bytes: int
+    async def fill(self, target: memoryview) -> int:
+        """Fill `target` with what comes next; returns the bytes filled, fewer only where the body ends.
+
+        Raises whatever ended the body early. `target` may then hold some of it, and is written to no more.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """A good header has come. Nothing is allocated for the record yet."""
+
+    index: int
+    header: Header
+    layout: Layout
+    packed: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +46,7 @@ class Received:
     index: int
     header: Header
     layout: Layout
-    data: bytearray
+    data: memoryview
 
     @property
     def is_raw(self) -> bool:
@@ -42,9 +58,8 @@ class Received:
 
         A record that nobody can decode would keep the good one of its key out: the first writer wins.
         """
-        view = memoryview(self.data)
-        check_payload(self.header, view[:HEADER_BYTES], view[HEADER_BYTES:])
-        check_decodes(self.header, self.layout, view[HEADER_BYTES:])
+        check_payload(self.header, self.data[:HEADER_BYTES], self.data[HEADER_BYTES:])
+        check_decodes(self.header, self.layout, self.data[HEADER_BYTES:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,83 +71,54 @@ class Refused:
     reason: Reason
 
 
-Event = Announced | Received | Refused
-
-
 @dataclass(slots=True)
-class _Pending:
-    """The record whose payload is arriving: filled[:at] of `data` is there."""
+class RecordReader:
+    """Takes a body apart: `next`, then `fill` for each record announced. To be used by one task.
 
-    header: Header
-    layout: Layout
-    data: bytearray
-    at: int
-
-
-@dataclass(slots=True)
-class RecordParser:
-    """Feed it a body piece by piece. find_layout: the registered layout of a fingerprint, or None.
-
+    find_layout: the registered layout of a fingerprint, or None. note_bytes: told of all that is taken from the body.
     A body of more than `max_records` records counts as lost from there on: small ones cost time and memory by number.
     """
 
+    body: Body
     find_layout: Callable[[bytes], Layout | None]
+    note_bytes: Callable[[int], None]
     max_record_bytes: int
     max_records: int
     index: int = 0
+    has_begun: bool = False
     lost: bool = False
-    _head: bytearray = field(default_factory=bytearray)
-    _pending: _Pending | None = None
-    _skip_bytes: int = 0
+    _head: bytearray = field(default_factory=lambda: bytearray(HEADER_BYTES))
 
-    def feed(self, piece: bytes) -> Iterator[Event]:
-        """Take in the next piece; yields what it completes. Run the iterator to its end before the next piece."""
-        view = memoryview(piece)
-        while view and not self.lost:
-            if self._skip_bytes:
-                view = self._skip(view)
-            elif self._pending is not None:
-                view = self._fill(self._pending, view)
-                yield from self._take_filled(self._pending)
-            else:
-                view = self._collect_head(view)
-                if self.index >= self.max_records:
-                    yield self._lose()
-                elif len(self._head) == HEADER_BYTES:
-                    yield from self._begin(bytes(self._head))
-
-    def finish(self) -> Refused | None:
-        """The body has ended: what it cut off, if anything."""
-        if self.lost or not (self._head or self._pending):
+    async def next(self) -> Announced | Refused | None:
+        """What the next header says; None at the end of the body, or where its framing is lost."""
+        if self.lost:
             return None
-        return self._lose()
-
-    def _skip(self, view: memoryview) -> memoryview:
-        taken = min(self._skip_bytes, len(view))
-        self._skip_bytes -= taken
-        return view[taken:]
-
-    def _collect_head(self, view: memoryview) -> memoryview:
-        taken = min(HEADER_BYTES - len(self._head), len(view))
-        self._head += view[:taken]
-        return view[taken:]
-
-    def _begin(self, packed: bytes) -> Iterator[Event]:
-        stored_bytes = int.from_bytes(packed[_STORED_BYTES], "little")
+        got_bytes = await self._take(memoryview(self._head))
+        if not got_bytes:
+            return None
+        self.has_begun = True
+        if got_bytes < HEADER_BYTES or self.index >= self.max_records:
+            return self._lose()
+        packed = bytes(self._head)
         try:
             header, layout = self._accept(packed)
         except RecordError as error:
-            if isinstance(error, BadMagic) or stored_bytes > self.max_record_bytes:
-                yield self._lose()
-            else:
-                yield self._refuse(packed, error, stored_bytes)
-            return
-        yield Announced(header.record_bytes)
-        data = bytearray(header.record_bytes)
-        data[:HEADER_BYTES] = packed
-        self._head.clear()
-        self._pending = _Pending(header, layout, data, HEADER_BYTES)
-        yield from self._take_filled(self._pending)
+            return await self._refuse(packed, error)
+        return Announced(self.index, header, layout, packed)
+
+    async def fill(self, announced: Announced, data: memoryview) -> Received | Refused:
+        """Read the record that `next` announced last into `data`, header first; `data` is as long as the record."""
+        data[:HEADER_BYTES] = announced.packed
+        payload = data[HEADER_BYTES:]
+        if await self._take(payload) < len(payload):
+            return self._lose()
+        self.index += 1
+        return Received(announced.index, announced.header, announced.layout, data)
+
+    async def _take(self, target: memoryview) -> int:
+        got_bytes = await self.body.fill(target)
+        self.note_bytes(got_bytes)
+        return got_bytes
 
     def _accept(self, packed: bytes) -> tuple[Header, Layout]:
         header = parse_header(packed, max_raw_bytes=self.max_record_bytes)
@@ -142,30 +128,25 @@ class RecordParser:
         check_header(header, layout)
         return header, layout
 
-    def _refuse(self, packed: bytes, error: RecordError, stored_bytes: int) -> Refused:
+    async def _refuse(self, packed: bytes, error: RecordError) -> Refused:
+        stored_bytes = int.from_bytes(packed[_STORED_BYTES], "little")
+        if isinstance(error, BadMagic) or stored_bytes > self.max_record_bytes:
+            return self._lose()
         refused = Refused(self.index, packed[_KEY].hex(), error.reason)
-        self._skip_bytes = stored_bytes
-        self._head.clear()
         self.index += 1
+        await self._skip(stored_bytes)
         return refused
 
-    def _fill(self, pending: _Pending, view: memoryview) -> memoryview:
-        taken = min(len(pending.data) - pending.at, len(view))
-        pending.data[pending.at : pending.at + taken] = view[:taken]
-        pending.at += taken
-        return view[taken:]
-
-    def _take_filled(self, pending: _Pending) -> Iterator[Received]:
-        if pending.at == len(pending.data):
-            self._pending = None
-            received = Received(self.index, pending.header, pending.layout, pending.data)
-            self.index += 1
-            yield received
+    async def _skip(self, left_bytes: int) -> None:
+        nowhere = memoryview(bytearray(min(left_bytes, SKIP_BYTES)))
+        while left_bytes:
+            wanted = nowhere[:left_bytes]
+            if await self._take(wanted) < len(wanted):
+                return
+            left_bytes -= len(wanted)
 
     def _lose(self) -> Refused:
         self.lost = True
-        self._pending = None
-        self._head.clear()
         return Refused(self.index, None, "framing")
 
 

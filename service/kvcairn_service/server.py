@@ -14,8 +14,9 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from kvcairn_service.connection import connection_class
+from kvcairn_service.connection import Connection, connection_class
 from kvcairn_service.errors import SettingsError
+from kvcairn_service.lane_check import lanes_work
 from kvcairn_service.settings import Settings
 from kvcairn_service.state import Phase, Service
 
@@ -99,12 +100,16 @@ def _place(sock: socket.socket) -> str:
 class Server(uvicorn.Server):
     """uvicorn's server, with one line that says where it listens, and a drain during which the probes still answer."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, announcement: str) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: Service, announcement: str, *, protocol: type[Connection]
+    ) -> None:
         super().__init__(config)
+        self._protocol = protocol
         self._service = service
         self._announcement = announcement
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._protocol.has_lanes = await lanes_work(self._protocol)
         await super().startup(sockets)
         print(self._announcement, flush=True)
 
@@ -144,9 +149,10 @@ def announce(settings: Settings, service: Service, sockets: Sequence[socket.sock
 def run(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> None:
     """Serve until a signal; returns once the store is closed."""
     service: Service = app.state.service
+    protocol = connection_class(header_seconds=settings.header_seconds, max_connections=settings.max_connections)
     config = uvicorn.Config(
         app,
-        http=connection_class(header_seconds=settings.header_seconds, max_connections=settings.max_connections),
+        http=protocol,
         loop="uvloop" if _has_uvloop() else "asyncio",
         ws="none",
         lifespan="on",
@@ -158,7 +164,7 @@ def run(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> None:
         timeout_keep_alive=settings.keep_alive_seconds,  # type: ignore[arg-type]
         timeout_graceful_shutdown=1,
     )
-    Server(config, service, announce(settings, service, sockets)).run(sockets)
+    Server(config, service, announce(settings, service, sockets), protocol=protocol).run(sockets)
 
 
 def _has_uvloop() -> bool:

@@ -1,4 +1,4 @@
-"""The parser of a body of records, the memory that uploads share, and how slow a peer may be."""
+"""The reader of a body of records, the memory that uploads share, and how slow a peer may be."""
 
 import asyncio
 from itertools import pairwise
@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcairn_protocol.errors import RecordError, TrailingBytes
+from kvcairn_protocol.errors import RecordError, TrailingBytes, TruncatedRecord, WrongKey
 from kvcairn_protocol.layout import Kind, parse_layout
+from kvcairn_service.bodies import PieceBody
 from kvcairn_service.memory import MemoryBudget
 from kvcairn_service.pace import Pace
-from kvcairn_service.receive import Announced, Received, RecordParser, Refused
-from kvcairn_service.routes.record import only_named
+from kvcairn_service.receive import Announced, Received, RecordReader, Refused
+from kvcairn_service.routes.record import NamedBody
 from kvcairn_storage.store import RecordKey
 from service_samples import HISTORY, canonical, chain, chain_records, fingerprint, layout_document, record
 
@@ -22,16 +23,33 @@ KEYS = chain(DOCUMENT, 6)
 RECORDS = chain_records(DOCUMENT, KEYS)
 
 
-def new_parser(max_record_bytes=1 << 20):
-    return RecordParser({fingerprint(DOCUMENT): LAYOUT}.get, max_record_bytes=max_record_bytes, max_records=1000)
+async def in_pieces(pieces):
+    for piece in pieces:
+        yield piece
 
 
-def parse(pieces):
-    """Everything that a parser says of a body, its end included."""
-    parser = new_parser()
-    events = [event for piece in pieces for event in parser.feed(piece)]
-    cut = parser.finish()
-    return events + ([cut] if cut else [])
+def new_reader(pieces, max_record_bytes=1 << 20, max_records=1000, note_bytes=lambda _: None):
+    return RecordReader(
+        PieceBody(in_pieces(pieces)),
+        {fingerprint(DOCUMENT): LAYOUT}.get,
+        note_bytes,
+        max_record_bytes=max_record_bytes,
+        max_records=max_records,
+    )
+
+
+async def read_all(reader):
+    events = []
+    while (found := await reader.next()) is not None:
+        if isinstance(found, Announced):
+            found = await reader.fill(found, memoryview(bytearray(found.header.record_bytes)))
+        events.append(found)
+    return events
+
+
+def parse(pieces, **bounds):
+    """Everything that a reader says of a body, its end included."""
+    return asyncio.run(read_all(new_reader(pieces, **bounds)))
 
 
 def received(events):
@@ -104,22 +122,34 @@ def test_every_flipped_bit_is_refused_by_header_or_checksum():
 
 
 def test_memory_is_asked_for_after_the_header_and_before_the_payload():
-    parser = new_parser()
-    events = parser.feed(RECORDS[0][:128])
-    assert next(events) == Announced(len(RECORDS[0]))
-    assert parser._pending is None
-    assert list(events) == []
-    (whole,) = parser.feed(RECORDS[0][128:])
-    assert bytes(whole.data) == RECORDS[0]
+    async def scenario():
+        reader = new_reader([RECORDS[0][:128], RECORDS[0][128:]])
+        announced = await reader.next()
+        assert isinstance(announced, Announced)
+        assert announced.header.record_bytes == len(RECORDS[0])
+        target = memoryview(bytearray(len(RECORDS[0])))
+        whole = await reader.fill(announced, target)
+        assert whole.data is target
+        assert bytes(target) == RECORDS[0]
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("claimed", [(1 << 20) + 1, 2**63, 2**64 - 1])
 def test_a_length_over_the_limit_loses_the_framing_without_asking_for_memory(claimed):
-    parser = new_parser()
     bad = record(DOCUMENT, HISTORY, KEYS[0], position=8, payload=b"", raw_bytes=claimed, stored_bytes=claimed)
-    assert list(parser.feed(bad)) == [Refused(0, None, "framing")]
-    assert parser.lost
-    assert list(parser.feed(RECORDS[0])) == []
+    assert parse([bad, RECORDS[0]]) == [Refused(0, None, "framing")]
+
+
+def test_a_body_of_too_many_records_is_lost_from_there_on():
+    assert refused(parse(RECORDS, max_records=2)) == [(2, None, "framing")]
+    assert received(parse(RECORDS[:2], max_records=2)) == RECORDS[:2]
+
+
+def test_every_byte_that_is_taken_is_counted():
+    counted = []
+    parse([*RECORDS, BAD, b"x" * 50], note_bytes=counted.append)
+    assert sum(counted) == sum(map(len, [*RECORDS, BAD])) + 50
 
 
 def test_a_magic_that_is_wrong_loses_the_framing():
@@ -240,29 +270,25 @@ class TestPace:
         assert pace.is_over
 
 
-async def passed_on(pieces):
-    """What `only_named` lets through of a body before it ends or raises."""
-
-    async def body():
-        for piece in pieces:
-            yield piece
-
+async def stored_of(pieces):
+    """The record that a named body gives to a reader, or the error that it raises."""
     named = RecordKey("tenant", fingerprint(DOCUMENT), Kind.HISTORY, KEYS[0])
-    seen = b""
+    body = NamedBody(PieceBody(in_pieces(pieces)), named, LAYOUT, 1 << 20)
+    reader = RecordReader(
+        body, {fingerprint(DOCUMENT): LAYOUT}.get, lambda _: None, max_record_bytes=1 << 20, max_records=10
+    )
     try:
-        async for piece in only_named(body(), named, LAYOUT, 1 << 20):
-            seen += piece
+        return received(await read_all(reader)), None
     except RecordError as error:
-        return seen, type(error)
-    return seen, None
+        return [], type(error)
 
 
 @given(st.lists(st.integers(min_value=0, max_value=10_000), max_size=12), st.sampled_from([b"", b"x", RECORDS[0]]))
-def test_the_end_of_one_named_record_waits_for_the_end_of_its_body(places, tail):
-    whole = RECORDS[0]
-    seen, error = asyncio.run(passed_on([*cut_at(whole, places), b"", tail]))
-    if tail:
-        assert error is TrailingBytes
-        assert len(seen) < len(whole)
-    else:
-        assert (seen, error) == (whole, None)
+def test_one_named_record_counts_only_where_its_body_ends_behind_it(places, tail):
+    found = asyncio.run(stored_of([*cut_at(RECORDS[0], places), tail]))
+    assert found == (([], TrailingBytes) if tail else ([RECORDS[0]], None))
+
+
+def test_a_record_that_is_not_the_one_named_is_refused_by_its_header():
+    assert asyncio.run(stored_of([RECORDS[1][:128]])) == ([], WrongKey)
+    assert asyncio.run(stored_of([RECORDS[0][:100]])) == ([], TruncatedRecord)

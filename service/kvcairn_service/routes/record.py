@@ -1,22 +1,23 @@
 """One record by its address, header and all: for curl and for other languages."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from kvcairn_protocol.errors import Reason, TrailingBytes, TruncatedRecord
+from kvcairn_protocol.errors import Reason, TrailingBytes
 from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.messages import RECORDS_TYPE, Hex32, KindLabel, StoreAnswer
 from kvcairn_protocol.record import HEADER_BYTES, check_asked, check_header, parse_header
 from kvcairn_service.auth import CallingTenant
-from kvcairn_service.bodies import check_type, pieces
+from kvcairn_service.bodies import check_type, open_body
 from kvcairn_service.errors import NotFound, RuleBroken
 from kvcairn_service.ingest import RECORD_TYPES, Upload
 from kvcairn_service.openapi import problems, reads_records, sends_records
 from kvcairn_service.pace import pace_of
+from kvcairn_service.receive import Body
 from kvcairn_service.routes.service import Running
 from kvcairn_service.state import record_key
 from kvcairn_service.verify import read_verified
@@ -36,7 +37,7 @@ _SAID: dict[Reason, str] = {
 """What a whole record that is the one named can still be refused for; quota and full have statuses of their own."""
 
 
-def named_record(layout: Hex32, kind: KindLabel, key: Hex32, tenant: CallingTenant) -> RecordKey:
+async def named_record(layout: Hex32, kind: KindLabel, key: Hex32, tenant: CallingTenant) -> RecordKey:
     """Dependency: the record that the path names."""
     return record_key(tenant, bytes.fromhex(layout), kind, key)
 
@@ -95,48 +96,43 @@ async def put_record(named: Named, request: Request, service: Running, tenant: C
     check_type(request, RECORD_TYPES)
     layout = service.layouts.get(tenant.id, named.layout)
     limit_bytes = HEADER_BYTES + service.settings.max_record_bytes
-    body = pieces(request, max_bytes=limit_bytes, pace=pace_of(service.settings))
-    answer = await Upload(service=service, tenant=tenant).run(only_named(body, named, layout, limit_bytes))
+    async with open_body(request, max_bytes=limit_bytes, pace=pace_of(service.settings)) as body:
+        answer = await Upload(service=service, tenant=tenant).run(NamedBody(body, named, layout, limit_bytes))
     if answer.rejected:
         reason = answer.rejected[0].reason
         raise RuleBroken(f"the record was not stored: {_SAID.get(reason, reason)}", members={"reason": reason})
     return Response(answer.model_dump_json(), status_code=201 if answer.stored else 200, media_type="application/json")
 
 
-async def only_named(
-    body: AsyncIterator[bytes], named: RecordKey, layout: Layout, limit_bytes: int
-) -> AsyncIterator[bytes]:
+@dataclass(slots=True)
+class NamedBody:
     """The same body, if it is one whole record with the kind, key and layout that the path names; else a RecordError.
 
-    The last piece is held back until the body has ended, so that nothing is stored of a body with trailing bytes.
+    The record counts as filled only once its body has ended behind it, so that nothing is stored of one that goes on.
     """
-    held, seen_bytes, record_bytes = b"", 0, 0
-    async for piece in body:
-        if not piece:
-            continue
-        seen_bytes += len(piece)
-        if record_bytes:
-            ready, held = held, piece
-        else:
-            held += piece
-            if len(held) < HEADER_BYTES:
-                continue
-            ready, record_bytes = b"", _check_head(held, named, layout, limit_bytes)
-        if seen_bytes > record_bytes:
-            raise TrailingBytes(f"bytes follow the record's end at {record_bytes}")
-        if ready:
-            yield ready
-    if held and not record_bytes:
-        raise TruncatedRecord(f"a header has {HEADER_BYTES} bytes, only {len(held)} are here")
-    if held:
-        yield held
 
+    body: Body
+    named: RecordKey
+    layout: Layout
+    limit_bytes: int
+    _seen_bytes: int = 0
+    _record_bytes: int = HEADER_BYTES
 
-def _check_head(data: bytes, named: RecordKey, layout: Layout, limit_bytes: int) -> int:
-    header = parse_header(data, max_raw_bytes=limit_bytes)
-    check_asked(header, kind=named.kind, key=named.key, fingerprint=named.layout)
-    check_header(header, layout)
-    return header.record_bytes
+    async def fill(self, target: memoryview) -> int:
+        """See Body."""
+        got_bytes = await self.body.fill(target)
+        if not self._seen_bytes and got_bytes:
+            self._record_bytes = self._check_head(target[:got_bytes])
+        self._seen_bytes += got_bytes
+        if self._seen_bytes == self._record_bytes and got_bytes and await self.body.fill(memoryview(bytearray(1))):
+            raise TrailingBytes(f"bytes follow the record's end at {self._record_bytes}")
+        return got_bytes
+
+    def _check_head(self, head: memoryview) -> int:
+        header = parse_header(head, max_raw_bytes=self.limit_bytes)
+        check_asked(header, kind=self.named.kind, key=self.named.key, fingerprint=self.named.layout)
+        check_header(header, self.layout)
+        return header.record_bytes
 
 
 def _absent(named: RecordKey) -> NotFound:

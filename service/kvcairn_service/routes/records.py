@@ -13,7 +13,7 @@ from kvcairn_protocol.messages import (
     StoreAnswer,
 )
 from kvcairn_service.auth import CallingTenant
-from kvcairn_service.bodies import check_type, pieces, read_json
+from kvcairn_service.bodies import check_type, open_body, read_json
 from kvcairn_service.ingest import RECORD_TYPES, Upload
 from kvcairn_service.openapi import problems, reads, reads_records, sends_records
 from kvcairn_service.pace import pace_of
@@ -72,8 +72,9 @@ async def _asked(request: Request, service: Service, tenant: KeptTenant) -> tupl
 async def store(request: Request, service: Running, tenant: CallingTenant) -> StoreAnswer:
     """Store records; what the answer counts as stored is committed to disk. First writer wins."""
     check_type(request, RECORD_TYPES)
-    body = pieces(request, max_bytes=service.settings.max_body_bytes, pace=pace_of(service.settings))
-    return await Upload(service=service, tenant=tenant).run(body)
+    settings = service.settings
+    async with open_body(request, max_bytes=settings.max_body_bytes, pace=pace_of(settings)) as body:
+        return await Upload(service=service, tenant=tenant).run(body)
 
 
 @router.post("/records:report", openapi_extra=reads(ReportRequest), responses=problems(400, 408, 409, 415, 422))

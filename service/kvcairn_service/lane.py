@@ -1,0 +1,180 @@
+"""The lane: a large body straight from the socket into its records' buffers, past the HTTP parser.
+
+What the parser makes of a body is copied four times before it is where it belongs. A body of known length needs no
+parser: while one is read, a Lane stands in for the connection's protocol, and hands each read to the kernel with the
+very bytes to be filled. It reaches into uvicorn's private fields, so `lane_check.py` tests at start that they are what
+they are taken for; without a lane a body is read by `receive`, which anything else goes by anyway: small bodies,
+chunked ones, TLS. Measured: docs/decisions/ingest.md.
+"""
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import httptools
+from starlette.requests import Request
+
+from kvcairn_service.connection import Connection, connection_of
+from kvcairn_service.errors import BodyTimeout, Disconnected
+from kvcairn_service.pace import Pace
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+LEAST_BYTES = 1 << 20
+"""What must be left of a body for a lane to be worth the change of protocols."""
+
+READ_BYTES = 256 << 10
+"""One read at most: the loop turns to others no sooner than a few dozen reads later."""
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_NOTHING = memoryview(bytearray(0))
+
+
+def lane_of(request: Request, pace: Pace) -> "Lane | None":
+    """A lane for the rest of this request's body; None where `receive` has to do. To be closed by who gets it."""
+    connection = connection_of(request.scope)
+    length = request.headers.get("content-length")
+    if connection is None or length is None or not _can_switch(connection, request):
+        return None
+    left_bytes = int(length) - connection.body_bytes
+    return Lane(connection, left_bytes, pace) if left_bytes >= LEAST_BYTES else None
+
+
+def _can_switch(connection: Connection, request: Request) -> bool:
+    transport, cycle = connection.transport, connection.cycle
+    return (
+        connection.has_lanes
+        and cycle.scope["extensions"] is request.scope["extensions"]  # and not one that came behind it
+        and "transfer-encoding" not in request.headers
+        and transport.get_extra_info("sslcontext") is None
+        and not transport.is_closing()
+    )
+
+
+class Lane(asyncio.BufferedProtocol):
+    """A Body (receive.py), and the connection's protocol from its making until its body has ended.
+
+    The transport is paused unless there is something to fill: what a busy reader does not take waits in the kernel.
+    """
+
+    def __init__(self, connection: Connection, left_bytes: int, pace: Pace) -> None:
+        """left_bytes: of the body, those that the parser has not seen."""
+        self._connection = connection
+        self._cycle: RequestResponseCycle = connection.cycle
+        self._left_bytes = left_bytes
+        self._pace = pace
+        self._early = memoryview(bytes(self._cycle.body))
+        self._target = _NOTHING
+        self._filled = asyncio.Event()
+        self._is_lost = self._is_closed = False
+        self._cycle.body.clear()
+        connection.flow.pause_reading()
+        connection.transport.set_protocol(self)
+        if self._cycle.waiting_for_100_continue:
+            self._cycle.waiting_for_100_continue = False
+            connection.transport.write(_CONTINUE)
+
+    async def fill(self, target: memoryview) -> int:
+        """See Body. BodyTimeout, Disconnected: as `bodies.pieces` raises them."""
+        early = self._early[: len(target)]
+        target[: len(early)] = early
+        self._early = self._early[len(early) :]
+        rest = target[len(early) :][: self._left_bytes]
+        if rest:
+            await self._receive(rest)
+        return len(early) + len(rest)
+
+    async def _receive(self, target: memoryview) -> None:
+        self._check()
+        self._target = target
+        self._filled.clear()
+        self._resume()
+        try:
+            while self._target:
+                await self._wait()
+        finally:
+            self._pause()
+
+    async def _wait(self) -> None:
+        """Wait until the target is full, or the sender's credit is used up."""
+        clock = self._connection.loop.time
+        before_bytes, started_seconds = len(self._target), clock()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(self._pace.left_seconds, 0.0)):
+                await self._filled.wait()
+        moved_bytes = before_bytes - len(self._target)
+        self._pace.note(waited_seconds=clock() - started_seconds, moved_bytes=moved_bytes)
+        if self._target:
+            self._check()
+            if self._pace.is_over:
+                raise BodyTimeout(f"the body brought {self._pace}")
+
+    def _check(self) -> None:
+        if self._is_lost or self._connection.transport.is_closing():
+            raise Disconnected("the client went away before its body was complete")
+
+    def close(self) -> None:
+        """The reader is done: the connection speaks HTTP again once what is left of the body has been thrown away."""
+        self._is_closed = True
+        self._early = _NOTHING
+        if self._left_bytes and not self._is_lost:
+            self._target = self._nowhere()
+            self._resume()
+        else:
+            self._restore()
+
+    def _restore(self) -> None:
+        """As if the parser had seen the whole body: a new one starts with the next request."""
+        if self._is_lost:
+            return
+        connection = self._connection
+        connection.parser = httptools.HttpRequestParser(connection)
+        connection.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        connection.transport.set_protocol(connection)
+        connection.on_message_complete()
+        if self._cycle.response_complete:
+            self._resume()
+
+    def _nowhere(self) -> memoryview:
+        return memoryview(bytearray(min(self._left_bytes, READ_BYTES)))
+
+    def _pause(self) -> None:
+        self._target = _NOTHING
+        if not self._connection.transport.is_closing():
+            self._connection.flow.pause_reading()
+
+    def _resume(self) -> None:
+        if not self._connection.transport.is_closing():
+            self._connection.flow.resume_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - as asyncio has it
+        return self._target[:READ_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._target = self._target[nbytes:]
+        self._left_bytes -= nbytes
+        if self._target:
+            return
+        if self._is_closed and self._left_bytes:
+            self._target = self._nowhere()
+            return
+        self._pause()
+        self._filled.set()
+        if self._is_closed:
+            # Not from inside the transport's own read, which goes on with the protocol that it has called.
+            self._connection.loop.call_soon(self._restore)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        self._filled.set()
+        self._connection.connection_lost(exc)
+
+    def eof_received(self) -> None:
+        self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
