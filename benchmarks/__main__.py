@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import flash, lab, restore
+from benchmarks import flash, lab, lookup, miss, restore
 from benchmarks.machine import describe
 from benchmarks.measure import Figure
 
@@ -20,6 +20,8 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "lab": lab.run,
     "flash": flash.run,
     "restore": restore.run,
+    "lookup": lookup.run,
+    "miss": miss.run,
 }
 """By name, in the order they run; each is called as run(rounds=…, tiny=…) and cleans up what it made."""
 
