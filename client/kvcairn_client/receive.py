@@ -1,11 +1,18 @@
-"""Reading the records of one answer, each into its target, verified as soon as it is there."""
+"""Reading the records of one answer, each into its target, verified as soon as it is there.
 
+A raw payload is hashed by the reading thread, while it is still in the processor's cache: handing it on is slower. A
+compressed one is handed to threads that decode (decoding.py) while the next one arrives.
+"""
+
+from concurrent.futures import Future
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
+from kvcairn_client.decoding import Decoder
 from kvcairn_client.errors import BadAnswer, ClientError, ServiceUnreachable
 from kvcairn_client.records import FetchResult, Ref, Wanted
-from kvcairn_protocol.codec import RAW, decode_into
+from kvcairn_protocol.codec import RAW, Bytes, decode_into
 from kvcairn_protocol.errors import CodecError, RecordError
 from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.record import HEADER_BYTES, Header, check_asked, check_header, check_payload, parse_header
@@ -26,27 +33,33 @@ class Outcome(Enum):
 
 
 class Receiver:
-    """Reads records of one layout; compressed payloads pass through one scratch buffer. Not thread-safe."""
+    """Reads records of one layout. Not thread-safe."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._head = bytearray(HEADER_BYTES)
-        self._scratch = bytearray()
+        self._decoder = Decoder()
         self.bytes_received = 0
 
-    def receive(self, source: Source, wanted: Wanted) -> Outcome:
-        """Read the next record. Leaves the source at the record's end whenever it returns.
+    def receive(self, source: Source, wanted: Wanted) -> "Outcome | Future[Outcome]":
+        """Read the next record; a compressed one is verified and decoded later, at the latest by `finish`.
 
-        Raises BadAnswer where no record can be made out, ServiceUnreachable where the body ends: nothing that
-        follows can be read then. The payload is never longer than the target, whatever its header claims.
+        Leaves the source at the record's end whenever it returns. Raises BadAnswer where no record can be made out,
+        ServiceUnreachable where the body ends: nothing that follows can be read then. The payload is never longer than
+        the target, whatever its header claims.
         """
         header = self._read_header(source, max_raw_bytes=len(wanted.target))
-        payload = self._payload_buffer(header, wanted)
+        if header.codec == RAW:
+            payload = wanted.target[: header.stored_bytes]
+            self._fill(source, payload)
+            return self._verified(header, self._head, payload, wanted)
+        payload = self._decoder.borrow(header.stored_bytes)
         self._fill(source, payload)
-        try:
-            return self._verify(header, payload, wanted)
-        except (RecordError, CodecError):
-            return Outcome.BAD
+        return self._decoder.start(partial(self._verified, header, bytes(self._head), payload, wanted), payload)
+
+    def finish(self) -> None:
+        """Wait until every record that was received is verified: no target changes afterwards."""
+        self._decoder.finish()
 
     def _read_header(self, source: Source, *, max_raw_bytes: int) -> Header:
         self._fill(source, memoryview(self._head))
@@ -55,19 +68,18 @@ class Receiver:
         except RecordError as error:
             raise BadAnswer(f"no record where one should start: {error}") from error
 
-    def _payload_buffer(self, header: Header, wanted: Wanted) -> memoryview:
-        if header.codec == RAW:
-            return wanted.target[: header.stored_bytes]
-        if len(self._scratch) < header.stored_bytes:
-            self._scratch = bytearray(header.stored_bytes)
-        return memoryview(self._scratch)[: header.stored_bytes]
+    def _verified(self, header: Header, head: Bytes, payload: memoryview, wanted: Wanted) -> Outcome:
+        try:
+            return self._verify(header, head, payload, wanted)
+        except (RecordError, CodecError):
+            return Outcome.BAD
 
-    def _verify(self, header: Header, payload: memoryview, wanted: Wanted) -> Outcome:
+    def _verify(self, header: Header, head: Bytes, payload: memoryview, wanted: Wanted) -> Outcome:
         fingerprint = self._layout.fingerprint
         check_asked(header, kind=wanted.kind, key=wanted.key, fingerprint=fingerprint, position=wanted.position)
         if not header.missing:
             check_header(header, self._layout)
-        check_payload(header, self._head, payload)
+        check_payload(header, head, payload)
         if header.missing:
             return Outcome.MISSING
         if header.codec != RAW:
@@ -89,6 +101,7 @@ class Tally:
         self.bad: list[Ref] = []
         self._asked = asked
         self._loaded: list[bool] = []
+        self._decoding: list[tuple[int, Wanted, Future[Outcome]]] = []
 
     @property
     def has_begun(self) -> bool:
@@ -96,20 +109,32 @@ class Tally:
         return self.receiver.bytes_received > 0
 
     def take(self, source: Source, wanted: Wanted) -> None:
-        """Receive one record and note what became of it; raises as `Receiver.receive` does."""
+        """Receive one record and note what became of it, now or in `settle`; raises as `Receiver.receive` does."""
         try:
             outcome = self.receiver.receive(source, wanted)
         except BadAnswer:
-            self._note_bad(wanted)
+            self.bad.append(Ref(wanted.kind, wanted.key))
             raise
-        if outcome is Outcome.BAD:
-            self._note_bad(wanted)
-        self._loaded.append(outcome is Outcome.LOADED)
+        index = len(self._loaded)
+        self._loaded.append(False)
+        if isinstance(outcome, Outcome):
+            self._note(index, wanted, outcome)
+        else:
+            self._decoding.append((index, wanted, outcome))
+
+    def settle(self) -> None:
+        """Wait for what is still being decoded. Before it, targets may change and `result` must not be asked for."""
+        self.receiver.finish()
+        decoded, self._decoding = self._decoding, []
+        for index, wanted, outcome in decoded:
+            self._note(index, wanted, outcome.result())
 
     def result(self, fault: ClientError | None = None) -> FetchResult:
         """The answer for the caller; what was not reached is a miss."""
         rest = [False] * (self._asked - len(self._loaded))
         return FetchResult(loaded=self._loaded + rest, bytes_received=self.receiver.bytes_received, fault=fault)
 
-    def _note_bad(self, wanted: Wanted) -> None:
-        self.bad.append(Ref(wanted.kind, wanted.key))
+    def _note(self, index: int, wanted: Wanted, outcome: Outcome) -> None:
+        self._loaded[index] = outcome is Outcome.LOADED
+        if outcome is Outcome.BAD:
+            self.bad.append(Ref(wanted.kind, wanted.key))

@@ -25,8 +25,11 @@ class Transport:
         with self._exchanges.send(_fetch_request(layout, wanted), deadline, stall_seconds=self._stall_seconds) as body:
             if body.content_type != RECORDS_TYPE:
                 raise BadAnswer(f"a fetch is answered with {RECORDS_TYPE}; got {body.content_type}")
-            for item in wanted:
-                tally.take(body, item)
+            try:
+                for item in wanted:
+                    tally.take(body, item)
+            finally:
+                tally.settle()
 
     def store(self, outgoing: StoreBody, deadline: Deadline) -> StoreAnswer:
         """One request; the service's answer, its indices counted from the body's first record."""

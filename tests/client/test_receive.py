@@ -11,7 +11,7 @@ import client_samples as samples
 from kvcairn_client.errors import BadAnswer, ClientError, ServiceUnreachable
 from kvcairn_client.outgoing import bodies
 from kvcairn_client.receive import Outcome, Receiver, Tally
-from kvcairn_client.records import FetchResult
+from kvcairn_client.records import FetchResult, Ref
 from kvcairn_protocol.layout import Kind
 from kvcairn_protocol.record import HEADER_BYTES, Header, missing_record
 
@@ -48,7 +48,9 @@ def receive(data: bytes) -> tuple[FetchResult, list[bytearray]]:
         for wish in wishes:
             tally.take(source, wish)
     except ClientError as fault:
+        tally.settle()
         return tally.result(fault), buffers
+    tally.settle()
     return tally.result(), buffers
 
 
@@ -158,25 +160,39 @@ def test_a_claimed_length_is_refused_before_anything_is_allocated(codec_number: 
         tracemalloc.stop()
 
 
-def test_compressed_records_pass_through_one_scratch_buffer() -> None:
-    """What a receiver holds is the largest compressed payload, not their sum."""
+def test_compressed_records_pass_through_a_few_buffers() -> None:
+    """What a fetch holds beside its targets does not grow with the number of records."""
     big = samples.layout(row_bytes=1 << 20)
-    records = [samples.outgoing(big, Kind.HISTORY, index) for index in (0, 2, 4, 6, 8, 10)]
+    records = [samples.outgoing(big, Kind.HISTORY, index) for index in range(0, 40, 2)]
     squeezed = [record._replace(payload=record.payload[: len(record.payload) // 2] * 2) for record in records]
     data = b"".join(part for body in bodies(big, squeezed, "zstd", limit_bytes=1 << 30) for part in body.parts)
-    target = memoryview(bytearray(big.payload_bytes(Kind.HISTORY)))
-    source, receiver = Bytes(data), Receiver(big)
+    wishes, buffers = samples.wanted(big, squeezed)
+    source, tally = Bytes(data), Tally(big, asked=len(wishes))
     tracemalloc.start()
     try:
-        for record in squeezed:
-            wish = samples.wanted(LAYOUT, RECORDS)[0][0]._replace(
-                key=record.key, position=record.position, target=target
-            )
-            assert receiver.receive(source, wish) is Outcome.LOADED
+        for wish in wishes:
+            tally.take(source, wish)
+        tally.settle()
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak_bytes < 4 * len(target) < len(data)
+    assert all(tally.result().loaded)
+    assert [bytes(buffer) for buffer in buffers] == [record.payload for record in squeezed]
+    # A buffer of half a record each, and what decoding two of them takes.
+    assert peak_bytes < 8 * len(buffers[0]) < len(data)
+
+
+def test_a_bad_compressed_record_costs_itself_alone_and_is_named() -> None:
+    data = bytearray(TRAVELLING["zstd"])
+    data[HEADER_BYTES + len(RECORDS[0].payload) + HEADER_BYTES + 9] ^= 1
+    wishes, buffers = samples.wanted(LAYOUT, RECORDS)
+    source, tally = Bytes(bytes(data)), Tally(LAYOUT, asked=len(wishes))
+    for wish in wishes:
+        tally.take(source, wish)
+    tally.settle()
+    assert tally.result().loaded == [True, False, True, True, True]
+    assert tally.bad == [Ref(Kind.HISTORY, samples.key(1))]
+    assert true_ones(buffers) == [True, False, True, True, True]
 
 
 @pytest.mark.parametrize(
