@@ -16,7 +16,7 @@ Ask = Callable[[Deadline], ServiceInfo]
 class Lease:
     """The service's answer to an authenticated question, for as long as it counts. Thread-safe.
 
-    A service that did not answer is not asked again for as long: a fetch must not wait for it twice each time.
+    One that did not give it is not asked again for as long: a fetch must not wait for it twice each time.
     """
 
     def __init__(self, ask: Ask, *, clock: Clock = time.monotonic) -> None:
@@ -30,13 +30,17 @@ class Lease:
         if granted is not None and now < granted[1]:
             return granted[0]
         if now < self._ask_from:
-            raise ServiceUnreachable("the service did not answer a moment ago")
+            raise ServiceUnreachable("the service could not vouch for this client a moment ago")
         try:
-            info = self._ask(deadline)
+            info = self._asked(deadline)
         except ClientError:
             self._ask_from = self._clock() + LEASE_SECONDS
             raise
+        self._granted = info, now + LEASE_SECONDS
+        return info
+
+    def _asked(self, deadline: Deadline) -> ServiceInfo:
+        info = self._ask(deadline)
         if info.tenant_id is None:
             raise BadAnswer(f"the service ({info.version}) does not say whose records a caller may read: it is too old")
-        self._granted = info, now + LEASE_SECONDS
         return info

@@ -180,7 +180,10 @@ def test_a_directory_that_is_not_the_service_s_costs_nothing_but_speed(
     if directory == "other":
         with running_service(tmp_path / "other") as other, Client(other.url) as client:
             client.store(LAYOUT, RECORDS[:1])
-    with caplog.at_level(logging.INFO, "kvcairn_client"), Client(process.url, attach=tmp_path / directory) as client:
+    with (
+        caplog.at_level(logging.INFO, "kvcairn_client"),
+        Client(process.url, attach=tmp_path / directory, attach_shared=True) as client,
+    ):
         for _ in range(3):
             result = fetched(client, [*RECORDS, *NOT_STORED])
             assert result.loaded == [True] * 42 + [False] * 2
