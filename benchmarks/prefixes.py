@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvcairn_client.client import Client
-from kvcairn_client.records import Outgoing, Wanted
+from kvcairn_client.records import FetchResult, Outgoing, Wanted
 from kvcairn_protocol.codec import Bytes
 from kvcairn_protocol.layout import Kind, Layout
 from kvcairn_protocol.prefix import block_keys, parent_of
@@ -57,10 +57,11 @@ class Prefix:
         assert found.history_blocks == self.blocks, found
         self.read(client)
 
-    def read(self, client: Client) -> None:
+    def read(self, client: Client) -> FetchResult:
         """The fetch alone: all records, verified, into this prefix's buffer."""
         result = client.fetch(self.layout, self.wanted())
         assert all(result.loaded), result.fault
+        return result
 
     def wanted(self) -> list[Wanted]:
         """Every record, each with its place in the buffer: in order, without gaps."""
