@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
-from kvcairn_client.outgoing import BODY_BYTES
 from kvcairn_client.records import Outgoing
 from kvcairn_client.waiting import Item, WaitingRecords
 from kvcairn_protocol.codec import CodecName
@@ -15,6 +14,9 @@ from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.messages import StoreAnswer
 
 DEFAULT_BYTES = 256 << 20
+
+BATCH_BYTES = 64 << 20
+"""Stored at a time: a batch makes room for new records only once all of it is stored."""
 
 _NOTHING = StoreAnswer(stored=0, present=0, rejected=[])
 
@@ -114,7 +116,7 @@ class StoreQueue:
         """Wait for records; an empty batch means that the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._records) or self._is_closing)
-            return self._records.take(at_most_bytes=BODY_BYTES)
+            return self._records.take(at_most_bytes=BATCH_BYTES)
 
     def _store(self, batch: list[Item]) -> StoreAnswer:
         """Store one batch. Whatever goes wrong costs this batch alone: the thread outlives even a mistake of ours."""

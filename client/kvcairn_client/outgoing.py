@@ -9,8 +9,12 @@ from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.messages import StoreAnswer
 from kvcairn_protocol.record import encode_record
 
-BODY_BYTES = 64 << 20
-"""A body's usual size: big enough to run at full rate, small enough that encoded copies and a refusal cost little."""
+BODY_BYTES = 256 << 20
+"""The most that one body has, whatever the service allows: between two of them nothing moves while the last records of
+the first are committed, so that few large ones are faster."""
+
+COPIED_BYTES = 64 << 20
+"""The most that one body holds of encoded payloads, which are copies; raw ones are sent from where they lie."""
 
 BODY_RECORDS = 4096
 """Small records take the service's time by their number, not by their bytes."""
@@ -18,17 +22,27 @@ BODY_RECORDS = 4096
 
 @dataclass(slots=True)
 class StoreBody:
-    """One body. first: the index of its first record among all. parts: headers and payloads in turn, not joined."""
+    """One body. first: the index of its first record among all. parts: headers and payloads in turn, not joined.
+
+    copied_bytes: of encoded payloads, which take memory of their own.
+    """
 
     first: int
     records: int = 0
     size_bytes: int = 0
+    copied_bytes: int = 0
     parts: list[Bytes] = field(default_factory=list)
 
-    def add(self, header: bytes, payload: Bytes) -> None:
+    def add(self, header: bytes, payload: Bytes, *, is_copy: bool) -> None:
         self.parts += (header, payload)
         self.records += 1
         self.size_bytes += len(header) + len(payload)
+        self.copied_bytes += len(payload) * is_copy
+
+    def takes(self, size_bytes: int, *, limit_bytes: int, limit_records: int) -> bool:
+        """Whether another record of so many bytes belongs in this body; the first one always does."""
+        is_below = self.size_bytes + size_bytes <= limit_bytes and self.records < limit_records
+        return not self.records or (is_below and self.copied_bytes < COPIED_BYTES)
 
 
 def bodies(
@@ -47,11 +61,10 @@ def bodies(
     body = StoreBody(first=0)
     for index, record in enumerate(records):
         header, payload = encoded(layout, record, codec)
-        is_full = body.records >= limit_records or body.size_bytes + len(header) + len(payload) > limit_bytes
-        if body.records and is_full:
+        if not body.takes(len(header) + len(payload), limit_bytes=limit_bytes, limit_records=limit_records):
             yield body
             body = StoreBody(first=index)
-        body.add(header, payload)
+        body.add(header, payload, is_copy=len(payload) < memoryview(record.payload).nbytes)
     if body.records:
         yield body
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import client_samples as samples
-from kvcairn_client.outgoing import BODY_BYTES, added, bodies
+from kvcairn_client.outgoing import BODY_BYTES, added, bodies, encoded
+from kvcairn_protocol.codec import CodecName
 from kvcairn_protocol.errors import BadSize
 from kvcairn_protocol.layout import Kind
 from kvcairn_protocol.messages import Rejected, StoreAnswer
@@ -35,6 +36,18 @@ def test_a_raw_payload_is_sent_from_where_it_lies() -> None:
     (body,) = bodies(LAYOUT, [record._replace(payload=payload)], "raw", limit_bytes=BODY_BYTES)
     payload[0] ^= 1
     assert bytes(body.parts[1])[0] == payload[0]
+
+
+@pytest.mark.parametrize(("codec", "bodies_sent"), [("raw", 1), ("zstd", 3)])
+def test_encoded_copies_are_bounded_and_raw_records_are_not(
+    codec: CodecName, bodies_sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = samples.prompt(LAYOUT, 12)[1::2]  # those that compress
+    copy_bytes = encoded(LAYOUT, records[0], "zstd")[1]
+    monkeypatch.setattr("kvcairn_client.outgoing.COPIED_BYTES", len(copy_bytes) * 3 // 2)
+    found = list(bodies(LAYOUT, records, codec, limit_bytes=BODY_BYTES))
+    assert [body.records for body in found] == [len(records) // bodies_sent] * bodies_sent
+    assert all(body.copied_bytes <= 3 * len(copy_bytes) for body in found)
 
 
 def test_bodies_before_a_bad_record_are_yielded_before_it_is_looked_at() -> None:
