@@ -67,7 +67,7 @@ class Lane(asyncio.BufferedProtocol):
         self._early = memoryview(bytes(self._cycle.body))
         self._target = _NOTHING
         self._filled = asyncio.Event()
-        self._is_lost = self._is_closed = False
+        self._is_closed = False
         self._cycle.body.clear()
         connection.flow.pause_reading()
         connection.transport.set_protocol(self)
@@ -110,15 +110,19 @@ class Lane(asyncio.BufferedProtocol):
             if self._pace.is_over:
                 raise BodyTimeout(f"the body brought {self._pace}")
 
+    @property
+    def _is_gone(self) -> bool:
+        return bool(self._connection.transport.is_closing())
+
     def _check(self) -> None:
-        if self._is_lost or self._connection.transport.is_closing():
+        if self._is_gone:
             raise Disconnected("the client went away before its body was complete")
 
     def close(self) -> None:
         """The reader is done: the connection speaks HTTP again once what is left of the body has been thrown away."""
         self._is_closed = True
         self._early = _NOTHING
-        if self._left_bytes and not self._is_lost:
+        if self._left_bytes:
             self._target = self._nowhere()
             self._resume()
         else:
@@ -126,7 +130,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def _restore(self) -> None:
         """As if the parser had seen the whole body: a new one starts with the next request."""
-        if self._is_lost:
+        if self._is_gone:
             return
         connection = self._connection
         connection.parser = httptools.HttpRequestParser(connection)
@@ -141,11 +145,11 @@ class Lane(asyncio.BufferedProtocol):
 
     def _pause(self) -> None:
         self._target = _NOTHING
-        if not self._connection.transport.is_closing():
+        if not self._is_gone:
             self._connection.flow.pause_reading()
 
     def _resume(self) -> None:
-        if not self._connection.transport.is_closing():
+        if not self._is_gone:
             self._connection.flow.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - as asyncio has it
@@ -166,7 +170,6 @@ class Lane(asyncio.BufferedProtocol):
             self._connection.loop.call_soon(self._restore)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
         self._filled.set()
         self._connection.connection_lost(exc)
 

@@ -1,10 +1,13 @@
 """Storing, fetching and naming records over HTTP."""
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 import zstandard
 
+from service_caller import Caller
 from service_samples import (
     HISTORY,
     RECORDS,
@@ -247,3 +250,46 @@ class TestReport:
         body = {"layout": fingerprint(document).hex(), "kind": "history", "key": keys[0].hex()}
         assert caller.http.post("/v1/records:report", json=body).json() == {"quarantined": False}
         assert caller.exists(document, ("history", keys[0])) == [True]
+
+
+LARGE_BYTES = 1_971_328
+
+
+def large_prompts(caller, count, blocks):
+    """Prompts of large blocks that no two of them share: a layout, and keys and records for each prompt."""
+    document = layout_document(history_bytes=LARGE_BYTES)
+    caller.register(document)
+    keys = [chain(document, blocks, seed=seed) for seed in range(count)]
+    return document, keys, [chain_records(document, each) for each in keys]
+
+
+def test_uploads_at_once_never_mix_their_bytes(open_service, caller):
+    """Their buffers come from one pool and are used again, by others, while the disk is still at work."""
+    document, prompts, bodies = large_prompts(caller, 4, 10)
+
+    def upload(records):
+        with open_service.http() as http:
+            return Caller(http).store(b"".join(records)).json()["stored"]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(upload, bodies)) == [10] * 4
+    for keys, records in zip(prompts, bodies, strict=True):
+        assert caller.fetch(document, *[("history", key) for key in keys]).content == b"".join(records)
+    caller.http.delete(f"/v1/layouts/{fingerprint(document).hex()}")
+
+
+def test_a_hundred_uploads_leave_no_memory_behind(open_service, caller):
+    document, (keys,), (records,) = large_prompts(caller, 1, 4)
+    body = b"".join(records)
+
+    def upload_often(times):
+        for _ in range(times):
+            assert caller.store(body).json()["stored"] == 4
+            for key in keys:
+                assert caller.http.delete(f"/v1/records/{fingerprint(document).hex()}/history/{key.hex()}").is_success
+        assert caller.metric("kvcairn_upload_memory_bytes") == 0
+        return psutil.Process(open_service.pid).memory_full_info().uss
+
+    before = upload_often(10)
+    assert upload_often(90) - before < 3 * len(body)
+    caller.http.delete(f"/v1/layouts/{fingerprint(document).hex()}")
