@@ -43,7 +43,7 @@ format: $(READY) ## Let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## Measure, beside the limits of this machine; table and JSON in build/
+bench: $(READY) ## Measure, beside limits and peers (needs redis-server, memcached); table and JSON in build/
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean: ## Remove the environment and what tools left behind
