@@ -15,8 +15,8 @@
         ├── PromptNotSupported this input is no single unpadded prompt; a retry cannot help
         └── PoolExhausted      every row of a pool is held by a session; closing one helps
 
-Errors of sockets, TLS and http.client are mapped to these at the border where each of them is called, in
-wire.py, connect.py and exchange.py; none of them reaches a caller.
+Errors of sockets, TLS, http.client and httpcore are mapped to these at the border where each of them is called, in
+wire.py, connect.py, exchange.py and deadline_transport.py; none of them reaches a caller.
 """
 
 from typing import ClassVar

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 
 class Request(NamedTuple):
-    """One request. parts: the body, sent one after the other without being joined; content_type is theirs."""
+    """A POST. parts: the body, sent one after the other without being joined."""
 
-    method: str
     path: str
     content_type: str
     accept: str
@@ -106,7 +105,7 @@ class Exchanges:
         try:
             wire.arm(deadline, stall_seconds=stall_seconds)
             all_sent = wire.send([self._head(request), *request.parts])
-            response = http.client.HTTPResponse(cast("socket.socket", wire), method=request.method)
+            response = http.client.HTTPResponse(cast("socket.socket", wire), method="POST")
             with _foreign_errors():
                 response.begin()
         except BaseException:
@@ -117,9 +116,10 @@ class Exchanges:
 
     def _head(self, request: Request) -> bytes:
         length = sum(len(part) for part in request.parts)
-        framing = f"Content-Type: {request.content_type}\r\nContent-Length: {length}\r\n" if request.parts else ""
-        first = f"{request.method} {self._prefix}{request.path} HTTP/1.1\r\n"
-        return f"{first}{self._lines}{framing}Accept: {request.accept}\r\n\r\n".encode("ascii")
+        return (
+            f"POST {self._prefix}{request.path} HTTP/1.1\r\n{self._lines}"
+            f"Content-Type: {request.content_type}\r\nContent-Length: {length}\r\nAccept: {request.accept}\r\n\r\n"
+        ).encode("ascii")
 
 
 def _raise_for_status(response: http.client.HTTPResponse) -> None:

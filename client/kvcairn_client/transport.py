@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kvcairn_client.control import ANSWER_BYTES, JSON_TYPE, read_as
+from kvcairn_client.control import ANSWER_BYTES, read_as
 from kvcairn_client.deadline import Deadline
 from kvcairn_client.errors import BadAnswer
 from kvcairn_client.exchange import Exchanges, Request
@@ -11,6 +11,8 @@ from kvcairn_client.receive import Tally
 from kvcairn_client.records import Wanted
 from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.messages import RECORDS_TYPE, RecordRef, RecordsRequest, StoreAnswer
+
+JSON_TYPE = "application/json"
 
 
 class Transport:
@@ -33,7 +35,7 @@ class Transport:
 
     def store(self, outgoing: StoreBody, deadline: Deadline) -> StoreAnswer:
         """One request; the service's answer, its indices counted from the body's first record."""
-        request = Request("POST", "/v1/records:store", RECORDS_TYPE, JSON_TYPE, outgoing.parts)
+        request = Request("/v1/records:store", RECORDS_TYPE, JSON_TYPE, outgoing.parts)
         with self._exchanges.send(request, deadline) as body:
             return read_as(StoreAnswer, body.read(at_most_bytes=ANSWER_BYTES))
 
@@ -41,4 +43,4 @@ class Transport:
 def _fetch_request(layout: Layout, wanted: Sequence[Wanted]) -> Request:
     records = [RecordRef(kind=item.kind.label, key=item.key.hex()) for item in wanted]
     asked = RecordsRequest(layout=layout.fingerprint.hex(), records=records)
-    return Request("POST", "/v1/records:fetch", JSON_TYPE, RECORDS_TYPE, [asked.model_dump_json().encode()])
+    return Request("/v1/records:fetch", JSON_TYPE, RECORDS_TYPE, [asked.model_dump_json().encode()])

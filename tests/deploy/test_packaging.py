@@ -37,7 +37,7 @@ def test_the_service_is_imported_where_torch_is_not_installed(module: str) -> No
 
 
 def test_the_client_is_imported_where_no_server_is_installed() -> None:
-    found = imports("from kvcairn_client.client import Client", SERVER | GPU | {"httpx"})
+    found = imports("from kvcairn_client.client import Client", SERVER | GPU)
     assert found.returncode == 0, found.stderr
 
 
