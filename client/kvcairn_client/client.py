@@ -18,9 +18,9 @@ from kvcairn_client.control import Control
 from kvcairn_client.deadline import Deadline
 from kvcairn_client.errors import ClientError, ClosedClient
 from kvcairn_client.exchange import Exchanges
+from kvcairn_client.fetching import Fetching
 from kvcairn_client.outgoing import StoreBody, added, bodies
 from kvcairn_client.questions import Questions
-from kvcairn_client.receive import Tally
 from kvcairn_client.records import FetchResult, Lookup, Outgoing, Ref, Wanted
 from kvcairn_client.registry import Registry
 from kvcairn_client.transport import Transport
@@ -49,6 +49,7 @@ class Client:
     attach: the service's data directory, where this process is on its host and may read and write there; fetches then
     copy records straight out of it (docs/decisions/attach.md). Refused, by fetching over the network, where the
     directory holds records of several tenants, unless attach_shared says that they all trust this process. Needs lmdb.
+    connections: over how many a large fetch is shared out; more than one where the network caps a single flow.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Client:
         tls: ssl.SSLContext | None = None,
         attach: str | os.PathLike[str] | None = None,
         attach_shared: bool = False,
+        connections: int = 1,
     ) -> None:
         address = parse_address(url)
         headers = {"User-Agent": "kvcairn-client", **bearer(token)}
@@ -74,6 +76,9 @@ class Client:
         self._connections = Connections(endpoint)
         exchanges = Exchanges(self._connections, authority=address.authority, prefix=address.prefix, headers=headers)
         self._transport = Transport(exchanges, stall_seconds=budgets.stall_seconds)
+        self._fetching = Fetching(
+            self._transport, self._registry, connections=connections, control_seconds=budgets.control_seconds
+        )
         self._attachment = None if attach is None else self._attached_to(Path(attach), is_shared=attach_shared)
 
     def service(self) -> ServiceInfo:
@@ -200,25 +205,9 @@ class Client:
         )
 
     def _fetch_over_network(self, layout: Layout, items: Sequence[Wanted], deadline: Deadline) -> FetchResult:
-        tally = Tally(layout, asked=len(items))
-        fault: ClientError | None = None
-        try:
-            self._fetch_all(layout, items, tally, deadline)
-        except ClientError as error:
-            if not tally.has_begun:
-                raise
-            fault = error
-        self._report_bad(layout, tally.bad)
-        return tally.result(fault)
-
-    def _fetch_all(self, layout: Layout, items: Sequence[Wanted], tally: Tally, deadline: Deadline) -> None:
-        if not items:
-            return
-        self._registry.register(layout, self._within_control(deadline))
-        step = self._registry.limits(self._within_control(deadline)).keys_per_request
-        for start in range(0, len(items), step):
-            call = partial(self._transport.fetch, layout, items[start : start + step], tally, deadline)
-            self._registry.with_layout(layout, deadline, call)
+        result, bad = self._fetching.fetch(layout, items, deadline)
+        self._report_bad(layout, bad)
+        return result
 
     def _store_body(self, layout: Layout, body: StoreBody, deadline: Deadline) -> StoreAnswer:
         """Store one body; once more where the service turns out to have forgotten the layout."""
