@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from kvcairn_client.errors import ClientError
 from kvcairn_client.records import Ref
 from kvcairn_protocol.layout import Layout
 
@@ -64,5 +63,5 @@ class Uses:
     def _report(self, layout: Layout, refs: list[Ref]) -> None:
         try:
             self._touch(layout, refs)
-        except ClientError as error:
+        except Exception as error:
             _log.debug("%d records that were read in place could not be touched: %s", len(refs), error)

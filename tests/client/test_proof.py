@@ -5,12 +5,14 @@ kvcairn. `make proof` runs the whole matrix, `make test` a thin one.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from kvcairn_client.client import Client
 from kvcairn_client.transformers import CachedPrefill
 from kvcairn_protocol.plan import plan_restore
 from serving import ServiceProcess, running_service
@@ -71,9 +73,20 @@ def set_strategy(service: ServiceProcess, strategy: dict[str, Any]) -> None:
         http.patch("/v1/tenants/default", json={"strategy": strategy}).raise_for_status()
 
 
-def one_server(model: Any, service: ServiceProcess, block_tokens: int, salt: str) -> CachedPrefill:
-    """A server's client with empty pools; the salt gives each case a key space of its own."""
-    return CachedPrefill(model, service.url, model_id="tiny", block_tokens=block_tokens, salt=salt)
+@contextmanager
+def one_server(
+    model: Any, service: ServiceProcess, block_tokens: int, salt: str, *, attach: Path | None = None
+) -> Iterator[CachedPrefill]:
+    """A server's client with empty pools; the salt gives each case a key space of its own.
+
+    Over TCP where the service listens there; attach: its data directory, for a client that reads it in place.
+    """
+    options: dict[str, Any] = {"model_id": "tiny", "block_tokens": block_tokens, "salt": salt}
+    with (
+        Client(service.url or service.uds_url, attach=attach) as client,
+        CachedPrefill(model, client, **options) as server,
+    ):
+        yield server
 
 
 def assert_equal_runs(found: Any, right: tuple[Any, torch.Tensor]) -> None:
@@ -82,27 +95,36 @@ def assert_equal_runs(found: Any, right: tuple[Any, torch.Tensor]) -> None:
     assert differences(found.cache, cache) == []
 
 
-def prove(data: Path, ratios: tuple[int, ...], dtype: torch.dtype, block: int, lengths: Sequence[int]) -> None:
-    """Server A prefills prompts, the service restarts, server B restores each of them for another suffix."""
+def prove(
+    data: Path, ratios: tuple[int, ...], dtype: torch.dtype, block: int, lengths: Sequence[int], *, way: str = "tcp"
+) -> None:
+    """Server A prefills prompts, the service restarts, server B restores each of them for another suffix.
+
+    way: tcp, unix, or attach: over TCP, but the records are read from the data directory itself.
+    """
+    attach = data if way == "attach" else None
+    flags = ("--host", "none", "--uds", f"{data}.socket") if way == "unix" else ()
     model = make_model(ratios, dtype)
     oracle = Oracle(model, step=block)
     kinds = strategies(block)
-    with running_service(data) as service:
+    with running_service(data, *flags) as service:
         for strategy in kinds:
             set_strategy(service, strategy)
             for length in lengths:
-                with one_server(model, service, block, f"{strategy}{length}") as server_a:
+                with one_server(model, service, block, f"{strategy}{length}", attach=attach) as server_a:
                     assert_equal_runs(server_a(make_prompt(length)), oracle.run(make_prompt(length)))
                     assert server_a.flush()
-    with running_service(data) as service:
+    with running_service(data, *flags) as service:
         for strategy in kinds:
             for length in lengths:
                 prompt = torch.cat([make_prompt(length), SUFFIX], dim=-1)
-                with one_server(model, service, block, f"{strategy}{length}") as server_b:
+                with one_server(model, service, block, f"{strategy}{length}", attach=attach) as server_b:
                     result = server_b(prompt)
                 right = oracle.run(prompt)
                 assert_equal_runs(result, right)
                 assert result.report.hit_tokens == length // block * block
+                has_received = result.report.loaded_tokens > 0 and way != "attach"
+                assert (result.report.bytes_received > 0) is has_received
                 assert_decodes_alike(model, result.cache, right[0], start=prompt.shape[1])
 
 
@@ -121,6 +143,11 @@ def name_of(case: Any) -> str:
 @pytest.mark.parametrize("case", THIN, ids=name_of)
 def test_another_server_restores_each_strategy_after_a_restart_byte_for_byte(tmp_path: Path, case: Any) -> None:
     prove(tmp_path / "data", *case)
+
+
+@pytest.mark.parametrize("way", ["unix", "attach"])
+def test_the_same_over_a_unix_socket_and_from_the_directory_itself(tmp_path: Path, way: str) -> None:
+    prove(tmp_path / "data", RATIOS, torch.bfloat16, 128, (1025,), way=way)
 
 
 @pytest.mark.proof
