@@ -15,11 +15,11 @@ from kvcairn_client.attach_lease import LEASE_SECONDS, Lease
 from kvcairn_client.client import Client
 from kvcairn_client.deadline import Deadline
 from kvcairn_client.errors import BadAnswer, BudgetExceeded, ClientError
-from kvcairn_client.outgoing import encoded
 from kvcairn_client.records import Wanted
+from kvcairn_protocol.codec import encode
 from kvcairn_protocol.layout import Kind
 from kvcairn_protocol.messages import ServiceInfo, ServiceLimits
-from kvcairn_protocol.record import missing_record
+from kvcairn_protocol.record import encode_record, missing_record
 from kvcairn_storage.attached import AttachedReader
 from kvcairn_storage.store import RecordKey
 from serving import running_service
@@ -75,8 +75,9 @@ def test_a_deadline_ends_the_copying() -> None:
 
 
 def as_stored(index: int, codec: str) -> bytes:
-    header, payload = encoded(SMALL, samples.outgoing(SMALL, Kind.HISTORY, index), codec)  # type: ignore[arg-type]
-    return header + bytes(payload)
+    kind, key, position, parent, payload = samples.outgoing(SMALL, Kind.HISTORY, index)
+    frame = encode(payload, codec, SMALL.segments(kind))  # type: ignore[arg-type]
+    return b"".join(encode_record(SMALL, kind, key=key, position=position, parent=parent, payload=frame))
 
 
 @pytest.mark.parametrize("codec", ["raw", "zstd", "shuffle-zstd"])
