@@ -4,8 +4,9 @@ The answer's head and framing are read by http.client, which gives the body to t
 """
 
 import http.client
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from kvcairn_client.answers import PROBLEM_BYTES, error_of
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
 
 
 class Request(NamedTuple):
-    """A POST. parts: the body, sent one after the other without being joined."""
+    """A POST. body: `size_bytes` in parts, sent one after the other without being joined; called for each sending."""
 
     path: str
     content_type: str
     accept: str
-    parts: Sequence[Bytes]
+    size_bytes: int
+    body: Callable[[], Iterable[Bytes]]
 
 
 class Body:
@@ -104,7 +106,7 @@ class Exchanges:
         """Send and read the answer's head; closes the wire where that fails."""
         try:
             wire.arm(deadline, stall_seconds=stall_seconds)
-            all_sent = wire.send([self._head(request), *request.parts])
+            all_sent = wire.send(chain([self._head(request)], request.body()))
             response = http.client.HTTPResponse(cast("socket.socket", wire), method="POST")
             with _foreign_errors():
                 response.begin()
@@ -115,10 +117,9 @@ class Exchanges:
         return response
 
     def _head(self, request: Request) -> bytes:
-        length = sum(len(part) for part in request.parts)
         return (
-            f"POST {self._prefix}{request.path} HTTP/1.1\r\n{self._lines}"
-            f"Content-Type: {request.content_type}\r\nContent-Length: {length}\r\nAccept: {request.accept}\r\n\r\n"
+            f"POST {self._prefix}{request.path} HTTP/1.1\r\n{self._lines}Content-Type: {request.content_type}\r\n"
+            f"Content-Length: {request.size_bytes}\r\nAccept: {request.accept}\r\n\r\n"
         ).encode("ascii")
 
 

@@ -7,7 +7,7 @@ from kvcairn_client.records import Outgoing
 from kvcairn_protocol.codec import Bytes, CodecName, encode
 from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.messages import StoreAnswer
-from kvcairn_protocol.record import encode_record
+from kvcairn_protocol.record import Header, header_of
 
 BODY_BYTES = 256 << 20
 """The most that one body has, whatever the service allows: between two of them nothing moves while the last records of
@@ -22,7 +22,7 @@ BODY_RECORDS = 4096
 
 @dataclass(slots=True)
 class StoreBody:
-    """One body. first: the index of its first record among all. parts: headers and payloads in turn, not joined.
+    """One body. first: the index of its first record among all.
 
     copied_bytes: of encoded payloads, which take memory of their own.
     """
@@ -31,12 +31,19 @@ class StoreBody:
     records: int = 0
     size_bytes: int = 0
     copied_bytes: int = 0
-    parts: list[Bytes] = field(default_factory=list)
+    _content: list[tuple[Header, Bytes]] = field(default_factory=list)
 
-    def add(self, header: bytes, payload: Bytes, *, is_copy: bool) -> None:
-        self.parts += (header, payload)
+    @property
+    def parts(self) -> Iterator[Bytes]:
+        """Headers and payloads in turn, not joined. A payload is hashed when its turn comes, while others are sent."""
+        for header, payload in self._content:
+            yield header.seal(payload)
+            yield payload
+
+    def add(self, header: Header, payload: Bytes, *, is_copy: bool) -> None:
+        self._content.append((header, payload))
         self.records += 1
-        self.size_bytes += len(header) + len(payload)
+        self.size_bytes += header.record_bytes
         self.copied_bytes += len(payload) * is_copy
 
     def takes(self, size_bytes: int, *, limit_bytes: int, limit_records: int) -> bool:
@@ -61,7 +68,7 @@ def bodies(
     body = StoreBody(first=0)
     for index, record in enumerate(records):
         header, payload = encoded(layout, record, codec)
-        if not body.takes(len(header) + len(payload), limit_bytes=limit_bytes, limit_records=limit_records):
+        if not body.takes(header.record_bytes, limit_bytes=limit_bytes, limit_records=limit_records):
             yield body
             body = StoreBody(first=index)
         body.add(header, payload, is_copy=len(payload) < memoryview(record.payload).nbytes)
@@ -69,12 +76,13 @@ def bodies(
         yield body
 
 
-def encoded(layout: Layout, record: Outgoing, codec: CodecName) -> tuple[bytes, Bytes]:
-    """Header and payload of one record as they travel. A raw payload is not copied."""
+def encoded(layout: Layout, record: Outgoing, codec: CodecName) -> tuple[Header, Bytes]:
+    """Header, not sealed yet, and payload as it travels. A raw payload is not copied."""
     payload = encode(record.payload, codec, layout.segments(record.kind))
-    return encode_record(
+    header = header_of(
         layout, record.kind, key=record.key, position=record.position, parent=record.parent, payload=payload
     )
+    return header, payload.data
 
 
 def added(total: StoreAnswer, answer: StoreAnswer, *, first: int) -> StoreAnswer:

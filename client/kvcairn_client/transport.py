@@ -35,7 +35,7 @@ class Transport:
 
     def store(self, outgoing: StoreBody, deadline: Deadline) -> StoreAnswer:
         """One request; the service's answer, its indices counted from the body's first record."""
-        request = Request("/v1/records:store", RECORDS_TYPE, JSON_TYPE, outgoing.parts)
+        request = Request("/v1/records:store", RECORDS_TYPE, JSON_TYPE, outgoing.size_bytes, lambda: outgoing.parts)
         with self._exchanges.send(request, deadline) as body:
             return read_as(StoreAnswer, body.read(at_most_bytes=ANSWER_BYTES))
 
@@ -43,4 +43,5 @@ class Transport:
 def _fetch_request(layout: Layout, wanted: Sequence[Wanted]) -> Request:
     records = [RecordRef(kind=item.kind.label, key=item.key.hex()) for item in wanted]
     asked = RecordsRequest(layout=layout.fingerprint.hex(), records=records)
-    return Request("/v1/records:fetch", JSON_TYPE, RECORDS_TYPE, [asked.model_dump_json().encode()])
+    body = asked.model_dump_json().encode()
+    return Request("/v1/records:fetch", JSON_TYPE, RECORDS_TYPE, len(body), lambda: [body])

@@ -10,7 +10,7 @@ import select
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from kvcairn_client.deadline import Deadline
@@ -20,7 +20,7 @@ from kvcairn_protocol.codec import Bytes
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-_PARTS_A_CALL = 64
+_PARTS_A_CALL, _READY_BYTES = 64, 1 << 20
 _EARLY_BYTES = 64 << 10
 
 
@@ -63,10 +63,12 @@ class Wire:
     def send(self, parts: Iterable[Bytes]) -> bool:
         """Send all parts without joining them; False where the peer answered before everything was sent.
 
-        The rest is then left unsent, and the answer is what `recv_into` reads next.
+        The rest is then left unsent, and the answer is what `recv_into` reads next. Parts are taken as they are needed:
+        making one costs no time while the socket still holds what was sent before.
         """
-        waiting = deque(memoryview(part).cast("B") for part in parts if len(part))
-        while waiting:
+        rest = (memoryview(part).cast("B") for part in parts if len(part))
+        waiting: deque[memoryview] = deque()
+        while _refill(waiting, rest):
             self._armed().remaining_seconds()
             if self._answered():
                 return False
@@ -185,6 +187,15 @@ def _wanted_event(error: OSError, usual: int) -> int:
     if isinstance(error, BlockingIOError):
         return usual
     raise ServiceUnreachable(f"the connection broke: {error}") from error
+
+
+def _refill(waiting: "deque[memoryview]", rest: Iterator[memoryview]) -> bool:
+    """Take what the next call can send; False where nothing is left."""
+    ready_bytes = sum(map(len, waiting))
+    while ready_bytes < _READY_BYTES and len(waiting) < _PARTS_A_CALL and (part := next(rest, None)) is not None:
+        waiting.append(part)
+        ready_bytes += len(part)
+    return bool(waiting)
 
 
 def _advance(waiting: "deque[memoryview]", sent_bytes: int) -> None:

@@ -98,7 +98,13 @@ def checksum(header: Bytes, payload: Bytes) -> bytes:
 def encode_record(
     layout: Layout, kind: Kind, *, key: bytes, position: int, parent: bytes, payload: Encoded
 ) -> tuple[bytes, Bytes]:
-    """Header and payload of one record, ready to be sent one after the other.
+    """Header and payload of one record, ready to be sent one after the other."""
+    header = header_of(layout, kind, key=key, position=position, parent=parent, payload=payload)
+    return header.seal(payload.data), payload.data
+
+
+def header_of(layout: Layout, kind: Kind, *, key: bytes, position: int, parent: bytes, payload: Encoded) -> Header:
+    """One record's header, not sealed yet.
 
     Checked with the reader's own validator, so that what cannot be read is never written.
     """
@@ -107,7 +113,7 @@ def encode_record(
         fingerprint=layout.fingerprint, key=key, parent=parent,
     )  # fmt: skip
     check_header(header, layout)
-    return header.seal(payload.data), payload.data
+    return header
 
 
 def missing_record(layout: Layout, kind: Kind, *, key: bytes) -> bytes:

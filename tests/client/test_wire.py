@@ -45,6 +45,22 @@ def test_many_parts_of_any_size_arrive_in_order(ends: Ends) -> None:
     assert received == [expected]
 
 
+def test_a_part_is_made_only_when_its_turn_comes(ends: Ends) -> None:
+    wire, theirs = ends
+    made: list[int] = []
+
+    def parts() -> Iterator[bytes]:
+        for index in range(64):
+            made.append(index)
+            yield bytes(1 << 20)
+
+    timer = threading.Timer(0.1, theirs.sendall, [b"enough"])
+    timer.start()
+    assert not wire.send(parts())
+    assert 0 < len(made) < 16
+    timer.join()
+
+
 def test_an_early_answer_stops_the_sending_and_is_read_next(ends: Ends) -> None:
     wire, theirs = ends
     theirs.sendall(b"no, thank you")
