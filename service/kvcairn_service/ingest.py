@@ -21,10 +21,10 @@ from kvcairn_storage.prefixes import NewRecord, Outcome, PutResult
 RECORD_TYPES = (RECORDS_TYPE, "application/octet-stream")
 
 GROUP_BYTES = 32 << 20
-"""A group this large is committed even if it must wait for the one before it."""
+"""No more than this gathers behind a group that is being committed: then the body waits."""
 
 GROUP_RECORDS = 512
-"""So are this many, however small: the loop decides on them in one go, and others wait meanwhile."""
+"""Nor more than this many, however small: the loop decides on them in one go, and others wait meanwhile."""
 
 START_BYTES = 8 << 20
 """What must have gathered before an idle disk is given work: a commit costs a sync, whatever it holds."""
@@ -139,10 +139,8 @@ class Upload:
             return
         self._group.append(received)
         self._group_bytes += len(received.data)
-        is_idle = self._committing is None or self._committing.done()
-        is_due = self._group_bytes >= (START_BYTES if is_idle else GROUP_BYTES)
-        if is_due or len(self._group) >= GROUP_RECORDS:
-            await self._start_commit()
+        if self._is_due:
+            await self._commit_next()
 
     async def _verify(self, received: Received) -> None:
         if not received.is_raw:
@@ -153,18 +151,34 @@ class Upload:
         else:
             received.verify()
 
-    async def _start_commit(self) -> None:
-        """Wait for the group that is being committed, then start on the one that gathered behind it."""
-        before, self._committing = self._committing, None
-        if before is not None:
-            await before
-        group, self._group, self._group_bytes = self._group, [], 0
-        if group:
-            self._committing = asyncio.ensure_future(self._count(group, self._commit(group)))
+    @property
+    def _is_due(self) -> bool:
+        """Whether enough has gathered for the disk as it is: idle, or busy with the group before."""
+        is_idle = self._committing is None or self._committing.done()
+        return self._group_bytes >= (START_BYTES if is_idle else GROUP_BYTES) or len(self._group) >= GROUP_RECORDS
+
+    def _start_commit(self) -> None:
+        committed = self._commit(self._group)
+        self._committing = asyncio.ensure_future(self._count(self._group, committed))
+        self._committing.add_done_callback(self._on_committed)
+        self._group, self._group_bytes = [], 0
+
+    def _on_committed(self, task: "asyncio.Task[None]") -> None:
+        """Give the disk more at once, if there is enough, and not only when the next record has come."""
+        if not task.cancelled() and task.exception() is None and self._is_due:
+            self._start_commit()
+
+    async def _commit_next(self) -> None:
+        """Wait for the group that is being committed; then the one that gathered behind it is, or was, started on."""
+        if self._committing is not None:
+            await self._committing
+        if self._group:
+            self._start_commit()
 
     async def _commit_all(self) -> None:
-        await self._start_commit()
-        await self._start_commit()
+        await self._commit_next()
+        if self._committing is not None:
+            await self._committing
 
     def _commit(self, group: Sequence[Received]) -> "asyncio.Future[list[PutResult]]":
         """Hand a group to the store, its buffers with it; they come back with the store's answer."""

@@ -157,3 +157,23 @@ def test_the_next_group_gathers_while_one_is_committed(stage):
 
     asyncio.run(scenario())
     assert stored(service) == set(RECORDS)
+
+
+def test_what_gathered_is_committed_at_the_end_of_the_group_before_and_not_only_when_more_comes(stage):
+    service, faulty = stage
+
+    async def scenario():
+        faulty.pause()
+        body = Whole(b"".join(RECORDS[: 2 * GROUP]), never)
+        task = asyncio.create_task(upload(service, body))
+        while service.budget.buffers.lent_bytes < 2 * GROUP << 20:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        faulty.resume()
+        async with asyncio.timeout(10):
+            while not at_rest(service):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert stored(service) == set(RECORDS[: 2 * GROUP])
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(scenario())

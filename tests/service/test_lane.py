@@ -276,7 +276,7 @@ def test_nothing_is_written_to_a_buffer_whose_reader_was_cancelled(run):
     target = memoryview(bytearray(len(BODY)))
 
     async def scenario():
-        begun, cancelled = asyncio.Event(), asyncio.Event()
+        begun, cancelled, looked = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def app(scope, receive, send):
             pace = Pace(stall_seconds=20, bytes_per_second=1)
@@ -288,6 +288,7 @@ def test_nothing_is_written_to_a_buffer_whose_reader_was_cancelled(run):
                 await asyncio.wait([filling])
                 assert filling.cancelled()
                 cancelled.set()
+                await looked.wait()
             await Response(b"[]")(scope, receive, send)
 
         async with connected(app) as caller:
@@ -297,10 +298,14 @@ def test_nothing_is_written_to_a_buffer_whose_reader_was_cancelled(run):
                 await asyncio.sleep(0.01)
             begun.set()
             await cancelled.wait()
-            await caller.send([BODY[half:]])
+            await caller.send([BODY[half : half + 50_000]])
+            await asyncio.sleep(0.05)
+            seen = bytes(target)
+            looked.set()
+            await caller.send([BODY[half + 50_000 :]])
             assert await caller.answer() == []
-        assert target[:half] == BODY[:half]
-        assert bytes(target[half:]) == bytes(len(BODY) - half)
+        assert seen[:half] == BODY[:half]
+        assert seen[half:] == bytes(len(BODY) - half)
 
     run(scenario())
 
