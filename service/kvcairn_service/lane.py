@@ -27,6 +27,9 @@ LEAST_BYTES = 1 << 20
 READ_BYTES = 256 << 10
 """One read at most: the loop turns to others no sooner than a few dozen reads later."""
 
+AHEAD_BYTES = 16 << 10
+"""What is smaller than this is read ahead of, so that a header, or a small record, does not cost a read of its own."""
+
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOTHING = memoryview(bytearray(0))
 
@@ -65,7 +68,8 @@ class Lane(asyncio.BufferedProtocol):
         self._left_bytes = left_bytes
         self._pace = pace
         self._early = memoryview(bytes(self._cycle.body))
-        self._target = _NOTHING
+        self._ahead = memoryview(bytearray(AHEAD_BYTES))
+        self._target, self._missing_bytes = _NOTHING, 0
         self._filled = asyncio.Event()
         self._is_closed = False
         self._cycle.body.clear()
@@ -77,35 +81,44 @@ class Lane(asyncio.BufferedProtocol):
 
     async def fill(self, target: memoryview) -> int:
         """See Body. BodyTimeout, Disconnected: as `bodies.pieces` raises them."""
+        at = self._take_early(target)
+        rest = target[at:][: self._left_bytes]
+        if len(rest) >= AHEAD_BYTES:
+            await self._receive(rest, least_bytes=len(rest))
+        elif rest:
+            self._early = self._ahead[: await self._receive(self._ahead, least_bytes=len(rest))]
+            self._take_early(rest)
+        return at + len(rest)
+
+    def _take_early(self, target: memoryview) -> int:
         early = self._early[: len(target)]
         target[: len(early)] = early
         self._early = self._early[len(early) :]
-        rest = target[len(early) :][: self._left_bytes]
-        if rest:
-            await self._receive(rest)
-        return len(early) + len(rest)
+        return len(early)
 
-    async def _receive(self, target: memoryview) -> None:
+    async def _receive(self, target: memoryview, *, least_bytes: int) -> int:
+        """Read until `least_bytes` are there, and what comes with them of this body; returns how many."""
         self._check()
-        self._target = target
+        before_bytes = self._left_bytes
+        self._expect(target, least_bytes)
         self._filled.clear()
-        self._resume()
         try:
-            while self._target:
+            while self._missing_bytes > 0:
                 await self._wait()
         finally:
             self._pause()
+        return before_bytes - self._left_bytes
 
     async def _wait(self) -> None:
-        """Wait until the target is full, or the sender's credit is used up."""
+        """Wait until what is missing has come, or the sender's credit is used up."""
         clock = self._connection.loop.time
-        before_bytes, started_seconds = len(self._target), clock()
+        before_bytes, started_seconds = self._left_bytes, clock()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(self._pace.left_seconds, 0.0)):
                 await self._filled.wait()
-        moved_bytes = before_bytes - len(self._target)
+        moved_bytes = before_bytes - self._left_bytes
         self._pace.note(waited_seconds=clock() - started_seconds, moved_bytes=moved_bytes)
-        if self._target:
+        if self._missing_bytes > 0:
             self._check()
             if self._pace.is_over:
                 raise BodyTimeout(f"the body brought {self._pace}")
@@ -123,10 +136,13 @@ class Lane(asyncio.BufferedProtocol):
         self._is_closed = True
         self._early = _NOTHING
         if self._left_bytes:
-            self._target = self._nowhere()
-            self._resume()
+            self._throw_away()
         else:
             self._restore()
+
+    def _throw_away(self) -> None:
+        nowhere = memoryview(bytearray(min(self._left_bytes, READ_BYTES)))
+        self._expect(nowhere, len(nowhere))
 
     def _restore(self) -> None:
         """As if the parser had seen the whole body: a new one starts with the next request."""
@@ -138,19 +154,17 @@ class Lane(asyncio.BufferedProtocol):
         connection.transport.set_protocol(connection)
         connection.on_message_complete()
         if self._cycle.response_complete:
-            self._resume()
+            connection.flow.resume_reading()
 
-    def _nowhere(self) -> memoryview:
-        return memoryview(bytearray(min(self._left_bytes, READ_BYTES)))
+    def _expect(self, target: memoryview, least_bytes: int) -> None:
+        self._target, self._missing_bytes = target[: self._left_bytes], least_bytes
+        if not self._is_gone:
+            self._connection.flow.resume_reading()
 
     def _pause(self) -> None:
         self._target = _NOTHING
         if not self._is_gone:
             self._connection.flow.pause_reading()
-
-    def _resume(self) -> None:
-        if not self._is_gone:
-            self._connection.flow.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - as asyncio has it
         return self._target[:READ_BYTES]
@@ -158,10 +172,11 @@ class Lane(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._target = self._target[nbytes:]
         self._left_bytes -= nbytes
-        if self._target:
+        self._missing_bytes -= nbytes
+        if self._missing_bytes > 0:
             return
         if self._is_closed and self._left_bytes:
-            self._target = self._nowhere()
+            self._throw_away()
             return
         self._pause()
         self._filled.set()
