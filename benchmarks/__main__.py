@@ -28,6 +28,7 @@ BENCHMARKS = (
     "lookup",
     "miss",
     "churn",
+    "codecs",
     "restore",
 )
 """In the order they run. Each is a module here, loaded when its turn comes, for some need much that others do not; its

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 Work = Callable[[], object]
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +64,20 @@ def share(work: str, ours: Timing, name: str, other: Timing, *, size_bytes: int,
     return Figure(work, other.median / ours.median, "×", detail, limit=limit, at_least=at_least)
 
 
-def interleave(work: Mapping[str, Work], *, rounds: int) -> dict[str, Timing]:
+def interleave(work: Mapping[str, Work], *, rounds: int, clock: Clock = time.perf_counter) -> dict[str, Timing]:
     """Run every kind of work once a round, `rounds` counted rounds after one that warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(rounds + 1):
         for name, run in work.items():
-            seconds[name].append(timed(run))
+            seconds[name].append(timed(run, clock=clock))
     return {name: Timing(tuple(found[1:])) for name, found in seconds.items()}
 
 
-def timed(work: Work) -> float:
+def timed(work: Work, *, clock: Clock = time.perf_counter) -> float:
     """The seconds that `work` takes; for what needs untimed preparation between two rounds."""
-    start = time.perf_counter()
+    start = clock()
     work()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def percentile(values: Iterable[float], share: float) -> float:

@@ -4,6 +4,7 @@ Format: docs/wire.md ("Codec 2"). Byte planes put byte j of every item of a stre
 floats, which repeat, no longer alternate with mantissas, which do not. Why these limits: docs/decisions/codecs.md.
 """
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,12 +22,16 @@ MAX_WINDOW_BYTES = 8 << 20
 BYTES_A_BLOCK, SPARE_BLOCKS = 1 << 10, 16
 """A frame's blocks decode to 1 KiB on average, or more: encoders make 128 KiB, only an attack makes millions."""
 _RLE_BLOCK = 1
-LEVEL = 1
+LEVEL, LONG_REPEATS = 1, -200
+"""LONG_REPEATS: a level of zstd that looks for long repeats alone and leaves every other byte as it is. Such frames
+decode much faster than a link of 10 Gb/s brings raw bytes; those with entropy coding, as at level 1, do not."""
 SAMPLE_BYTES = 64 << 10
-PAYS_BELOW = 0.5
-"""Auto keeps what shrinks to less than half: then a restore over 10 Gb/s is not slower than raw, decoding included."""
+PAYS_BELOW, PAYS_FROM_BYTES = 0.5, 128 << 10
+"""Auto keeps what shrinks to less than half, and leaves small payloads alone: to begin decoding takes a while. A
+restore over 10 Gb/s is then not slower than raw, decoding included."""
 
 Bytes = bytes | bytearray | memoryview
+Array = npt.NDArray[np.uint8]
 
 
 class Encoded(NamedTuple):
@@ -46,43 +51,38 @@ def encode(payload: Bytes, codec: CodecName, segments: tuple[Segment, ...]) -> E
     if codec == "raw":
         return Encoded(RAW, payload, len(payload))
     if codec == "zstd":
-        return _smaller(ZSTD, payload, payload, share=1.0)
+        return _smaller(ZSTD, payload, payload)
     if codec == "shuffle-zstd":
-        return _smaller(PLANES, payload, to_planes(payload, segments), share=1.0)
+        return _smaller(PLANES, payload, to_planes(payload, segments))
     if codec == "auto":
-        return _encode_if_it_pays(payload, segments)
+        return _encode_if_it_pays(payload)
     raise CodecError(f"codec is one of {', '.join(CODEC_NAMES)}; found {codec!r}")
 
 
-def _encode_if_it_pays(payload: memoryview, segments: tuple[Segment, ...]) -> Encoded:
-    wide = any(segment.stream.item_bytes > 1 for segment in segments)
-    shuffled = to_planes(payload, segments) if wide else payload
-    if not _sample_pays(shuffled):
+def _encode_if_it_pays(payload: memoryview) -> Encoded:
+    if len(payload) < PAYS_FROM_BYTES or not _sample_pays(payload):
         return Encoded(RAW, payload, len(payload))
-    return _smaller(PLANES if wide else ZSTD, payload, shuffled, share=PAYS_BELOW)
+    return _smaller(ZSTD, payload, payload, share=PAYS_BELOW, level=LONG_REPEATS)
 
 
-def _sample_pays(data: Bytes) -> bool:
-    """Whether a few slices, evenly spread, compress well enough to be worth trying the whole."""
-    view = memoryview(data)
+def _sample_pays(view: memoryview) -> bool:
+    """Whether a few slices, evenly spread, shrink well enough to be worth trying the whole."""
     slices = 4
     piece = SAMPLE_BYTES // slices
-    if len(view) <= SAMPLE_BYTES:
-        return True
     step = (len(view) - piece) // (slices - 1)
     sample = b"".join(view[at * step : at * step + piece] for at in range(slices))
-    return len(_compress(sample)) < PAYS_BELOW * len(sample)
+    return len(_compress(sample, level=LONG_REPEATS)) < PAYS_BELOW * len(sample)
 
 
-def _smaller(codec: int, payload: memoryview, prepared: Bytes, *, share: float) -> Encoded:
-    frame = _compress(prepared)
+def _smaller(codec: int, payload: memoryview, prepared: Bytes, *, share: float = 1.0, level: int = LEVEL) -> Encoded:
+    frame = _compress(prepared, level=level)
     if len(frame) < share * len(payload):
         return Encoded(codec, frame, len(payload))
     return Encoded(RAW, payload, len(payload))
 
 
-def _compress(data: Bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=LEVEL, write_content_size=True).compress(data)
+def _compress(data: Bytes, *, level: int) -> bytes:
+    return zstandard.ZstdCompressor(level=level, write_content_size=True).compress(data)
 
 
 def check_frame(codec: int, stored: Bytes, *, raw_bytes: int) -> None:
@@ -131,7 +131,10 @@ def decode_into(target: memoryview, codec: int, stored: Bytes, segments: tuple[S
     if codec not in (ZSTD, PLANES):
         raise CodecError(f"codec is 0 raw, 1 zstd or 2 byte planes then zstd; found {codec}")
     raw = _decompress(stored, raw_bytes=len(target))
-    target[:] = raw if codec == ZSTD else from_planes(raw, segments)
+    if codec == ZSTD:
+        target[:] = raw
+    else:
+        from_planes(target, raw, segments)
 
 
 def _copy(target: memoryview, stored: Bytes) -> None:
@@ -155,23 +158,26 @@ def _decompress(stored: Bytes, *, raw_bytes: int) -> bytes:
 
 def to_planes(payload: Bytes, segments: tuple[Segment, ...]) -> memoryview:
     """In each stream's segment, plane j holds byte j of every item; the planes follow each other."""
-    return _permute(payload, segments, forward=True)
+    planes = np.empty(len(payload), np.uint8)
+    for items, target in _by_segment(np.frombuffer(payload, np.uint8), planes, segments):
+        for j, plane in enumerate(target):
+            plane[:] = items[:, j]
+    return planes.data
 
 
-def from_planes(planes: Bytes, segments: tuple[Segment, ...]) -> memoryview:
-    """The inverse of `to_planes`."""
-    return _permute(planes, segments, forward=False)
+def from_planes(target: memoryview, planes: Bytes, segments: tuple[Segment, ...]) -> None:
+    """The inverse of `to_planes`, into a writable view of the same length.
+
+    Plane by plane: one assignment of the transposed whole takes several times as long.
+    """
+    payload = np.frombuffer(target, np.uint8)
+    for items, source in _by_segment(payload, np.frombuffer(planes, np.uint8), segments):
+        for j, plane in enumerate(source):
+            items[:, j] = plane
 
 
-def _permute(data: Bytes, segments: tuple[Segment, ...], *, forward: bool) -> memoryview:
-    source = np.frombuffer(data, np.uint8)
-    result = np.empty_like(source)
+def _by_segment(payload: Array, planes: Array, segments: tuple[Segment, ...]) -> Iterator[tuple[Array, Array]]:
+    """Each segment as items [n, item_bytes] of the payload, and as planes [item_bytes, n]; views."""
     for segment in segments:
-        part = slice(segment.offset, segment.offset + segment.size_bytes)
-        result[part] = _transposed(source[part], segment.stream.item_bytes, forward=forward)
-    return result.data
-
-
-def _transposed(part: npt.NDArray[np.uint8], item_bytes: int, *, forward: bool) -> npt.NDArray[np.uint8]:
-    shape = (-1, item_bytes) if forward else (item_bytes, -1)
-    return part.reshape(shape).T.reshape(-1)
+        part, item_bytes = slice(segment.offset, segment.offset + segment.size_bytes), segment.stream.item_bytes
+        yield payload[part].reshape(-1, item_bytes), planes[part].reshape(item_bytes, -1)

@@ -57,7 +57,9 @@ def test_planes_hold_one_byte_of_each_item_stream_by_stream(made: Document, kind
     payload = rng.randbytes(found.payload_bytes(kind))
     planes = bytes(to_planes(payload, found.segments(kind)))
     assert planes == planes_of(payload, parts_of(found, kind))
-    assert bytes(from_planes(planes, found.segments(kind))) == payload
+    target = bytearray(len(payload))
+    from_planes(memoryview(target), planes, found.segments(kind))
+    assert target == payload
 
 
 @pytest.mark.parametrize(("dtype", "planes"), [
@@ -91,25 +93,40 @@ def test_what_does_not_pay_is_stored_raw_and_not_copied(codec: CodecName, size: 
     assert encoded.data.obj is noise
 
 
-@pytest.mark.parametrize(("codec", "number"), [("auto", PLANES), ("zstd", ZSTD), ("shuffle-zstd", PLANES)])
+@pytest.mark.parametrize(("codec", "number"), [("auto", ZSTD), ("zstd", ZSTD), ("shuffle-zstd", PLANES)])
 @pytest.mark.parametrize("size", [400, 60_000, 300_000])
 def test_what_pays_is_shrunk(codec: CodecName, number: int, size: int) -> None:
     encoded = encode(bytes(size), codec, single("float32", items=size // 4))
-    assert encoded.codec == number
-    assert len(encoded.data) < size // 10
+    if codec == "auto" and size < 131_072:
+        assert encoded.codec == RAW  # a link is done with so little before decoding has begun
+    else:
+        assert encoded.codec == number
+        assert len(encoded.data) < size // 10
 
 
-def test_auto_does_not_shuffle_bytes_that_have_one_plane() -> None:
-    assert encode(bytes(400), "auto", single("uint8", items=400)).codec == ZSTD
-
-
-@pytest.mark.parametrize("hundreds", [600, 2000])
+@pytest.mark.parametrize("hundreds", [1400, 4000])
 def test_auto_asks_for_more_than_a_few_percent(hundreds: int) -> None:
     rng = random.Random(2)
     barely = b"".join(rng.randbytes(95) + bytes(5) for _ in range(hundreds))
     segments = single("uint8", items=len(barely))
     assert encode(barely, "auto", segments).codec == RAW
     assert encode(barely, "zstd", segments).codec == ZSTD
+
+
+def test_auto_leaves_alone_what_only_entropy_coding_shrinks() -> None:
+    """Digits shrink to less than half, but decode more slowly than a fast link delivers them raw."""
+    digits = bytes(random.Random(4).choices(b"01234567", k=400_000))
+    segments = single("uint8", items=len(digits))
+    assert encode(digits, "auto", segments).codec == RAW
+    assert len(encode(digits, "zstd", segments).data) < len(digits) // 2
+
+
+def test_auto_shrinks_a_payload_that_is_mostly_empty() -> None:
+    rows = random.Random(5).randbytes(100_000) + bytes(300_000)
+    encoded = encode(rows, "auto", single("uint8", items=len(rows)))
+    assert encoded.codec == ZSTD
+    assert 100_000 < len(encoded.data) < 120_000
+    assert decoded(ZSTD, bytes(encoded.data), single("uint8", items=len(rows)), raw_bytes=len(rows)) == rows
 
 
 def test_planes_pay_where_the_exponents_repeat() -> None:
