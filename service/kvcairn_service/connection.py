@@ -20,8 +20,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from kvcairn_protocol.codec import Bytes
 from kvcairn_protocol.messages import PROBLEM_TYPE
-from kvcairn_service.handover import HandOver
 from kvcairn_service.pace import Pace
 
 SEND_BUFFER_BYTES = 4 << 20
@@ -39,6 +39,27 @@ class Gone(ConnectionError):
 
 class HeadTooLarge(ValueError):
     """A request's line and headers are over the limit."""
+
+
+class AlreadySent(int):
+    """Stands for so many bytes of a body that are on the socket by another way: counted as sent, and not sent again."""
+
+    def __len__(self) -> int:
+        return int(self)
+
+
+class Transport:
+    """An asyncio transport that lets AlreadySent pass by. All else is the transport's own."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: Bytes | AlreadySent) -> None:
+        if not isinstance(data, AlreadySent):
+            self._transport.write(data)
 
 
 class Connection(HttpToolsProtocol):
@@ -66,7 +87,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.transport = HandOver(transport)  # type: ignore[assignment]  # a transport in all but its type
+        self.transport = Transport(transport)  # type: ignore[assignment]  # a transport in all but its type
         if len(self.connections) > self.max_connections:
             self._refuse(503, f"more than {self.max_connections} connections at once")
             return
@@ -178,6 +199,12 @@ class Connection(HttpToolsProtocol):
         else:
             self._deadline = None
             self.transport.abort()
+
+    @property
+    def descriptor(self) -> int | None:
+        """The socket's, where what is written to it is what the peer gets; None under TLS."""
+        is_plain = self.transport.get_extra_info("sslcontext") is None
+        return self.transport.get_extra_info("socket").fileno() if is_plain else None
 
     def abort(self) -> None:
         """Cut the connection at once; what is unsent is dropped. `gone` is set a moment later."""

@@ -1,36 +1,29 @@
 """Records to a raw ASGI response: whole records, one after the other, at the speed of the socket.
 
-Why so, and the figures: docs/decisions/data-plane.md. A worker touches the pages of the records ahead, so that no
-disk read happens on the loop; the loop sends one record straight from the map, closes its read transaction, waits
-until nothing is unsent, and yields. `send` does not yield by itself where the kernel takes everything: without the
-yield one long response starves every other request. No view outlives its transaction: see handover.py.
+Why so, and the figures: docs/decisions/data-plane.md. Worker threads write to the socket themselves, in short turns
+(pump.py); the loop only accounts for what they sent, sees to what a slow reader has left, and is free for others
+meanwhile. Under a server or a transport that is not ours, records are copied in a worker, and sent as any body is.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from kvcairn_protocol.codec import Bytes
 from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.messages import RECORDS_TYPE
 from kvcairn_protocol.record import HEADER_BYTES, missing_record
-from kvcairn_service.connection import Connection, connection_of
+from kvcairn_service.connection import AlreadySent, Connection, connection_of
 from kvcairn_service.counters import Counters
 from kvcairn_service.pace import Pace
+from kvcairn_service.pump import Pump
 from kvcairn_storage.prefixes import PrefixStore
 from kvcairn_storage.store import Entry, RecordKey
-
-AHEAD_BYTES = 16 << 20
-"""Touched by the worker at once: eight records of the size that a deployed model has."""
-
-PIECE_BYTES = 256 << 10
-PIECE_RECORDS = 64
-"""Small records leave together, so many at most: a message costs about as much as copying PIECE_BYTES."""
 
 
 class Promised(NamedTuple):
@@ -65,6 +58,7 @@ class RecordStream(Response):
         keys: Sequence[RecordKey],
         counters: Counters,
         pace: Pace,
+        workers: Executor,
     ) -> None:
         super().__init__()
         self._store = store
@@ -72,6 +66,7 @@ class RecordStream(Response):
         self._keys = keys
         self._counters = counters
         self._pace = pace
+        self._workers = workers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         connection = connection_of(scope)
@@ -90,46 +85,53 @@ class RecordStream(Response):
     async def _send_all(self, promised: list[Promised], send: Send, connection: Connection | None) -> None:
         self.headers["content-length"] = str(sum(each.size_bytes for each in promised))
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        sent: list[RecordKey] = []
-        try:
-            async for run in self._warmed(promised):
-                await self._send_run(run, send, connection)
-                sent += [each.key for each in run if each.entry]
-                await asyncio.sleep(0)
-        finally:
-            self._store.touch(sent)
+        if connection is not None and connection.descriptor is not None:
+            await self._pump_all(promised, send, connection, connection.descriptor)
+        else:
+            await self._copy_all(promised, send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_run(self, run: list[Promised], send: Send, connection: Connection | None) -> None:
-        if connection is not None:
-            connection.check()
-        with self._pieces(run) as pieces:
-            # One large record goes out as a view: our connection is done with it when `send` returns (handover.py).
-            # It does not wait in between either, since nothing of what was sent before is unsent.
-            is_view = len(pieces) == 1 and connection is not None
-            piece = pieces[0] if is_view else b"".join(pieces)
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        if connection is not None:
-            await connection.flushed(self._pace)
-        self._counters.sent_bytes += sum(each.size_bytes for each in run)
+    async def _pump_all(self, promised: list[Promised], send: Send, connection: Connection, descriptor: int) -> None:
+        sizes = [each.size_bytes for each in promised]
+        run = asyncio.get_running_loop().run_in_executor
+        sent = 0
+        with closing(Pump(descriptor, sizes, lambda start, stop: self._pieces(promised[start:stop]))) as pump:
+            try:
+                await connection.flushed(self._pace)
+                while sent < len(promised):
+                    turn = await run(self._workers, pump.turn, sent)
+                    whole_bytes = sum(sizes[sent : sent + turn.records])
+                    sent += turn.records
+                    begun_bytes = sum(sizes[sent : sent + turn.begun])
+                    await send(_body(AlreadySent(whole_bytes + begun_bytes - len(turn.rest))))
+                    self._counters.sent_bytes += whole_bytes
+                    if turn.rest:
+                        await send(_body(turn.rest))
+                        await connection.flushed(self._pace)
+                        self._counters.sent_bytes += begun_bytes
+                        sent += turn.begun
+            finally:
+                self._touch(promised[:sent])
 
-    async def _warmed(self, promised: list[Promised]) -> AsyncIterator[list[Promised]]:
-        """Runs of records to send as one piece each, whose pages are in memory; the next ones are being touched."""
-        batches = [*runs(promised, run_bytes=AHEAD_BYTES, run_records=len(promised)), []]
-        ahead = self._warm(batches[0])
-        for batch, following in pairwise(batches):
-            await ahead
-            ahead = self._warm(following)
-            for run in runs(batch, run_bytes=PIECE_BYTES, run_records=PIECE_RECORDS):
-                yield run
+    async def _copy_all(self, promised: list[Promised], send: Send) -> None:
+        for sent, each in enumerate(promised):
+            try:
+                body = await asyncio.get_running_loop().run_in_executor(self._workers, self._copy, each)
+                await send(_body(body))
+                self._counters.sent_bytes += len(body)
+            finally:
+                self._touch(promised[sent : sent + 1])
 
-    def _warm(self, batch: list[Promised]) -> "asyncio.Future[None]":
-        keys = [each.key for each in batch if each.entry]
-        return asyncio.get_running_loop().run_in_executor(None, self._store.warm, keys)
+    def _touch(self, promised: Sequence[Promised]) -> None:
+        self._store.touch([each.key for each in promised if each.entry])
+
+    def _copy(self, promised: Promised) -> bytes:
+        with self._pieces([promised]) as (piece,):
+            return bytes(piece)
 
     @contextmanager
-    def _pieces(self, run: list[Promised]) -> Iterator[list[Bytes]]:
-        """The records of a run, those that are there as views that are good inside the with block."""
+    def _pieces(self, run: Sequence[Promised]) -> Iterator[list[Bytes]]:
+        """These records, those that are there as views: good inside the with block."""
         with self._store.views([each.key for each in run]) as views:
             yield [self._piece(each, view) for each, view in zip(run, views, strict=True)]
 
@@ -141,15 +143,5 @@ class RecordStream(Response):
         return view
 
 
-def runs(promised: Sequence[Promised], *, run_bytes: int, run_records: int) -> Iterator[list[Promised]]:
-    """Cut into runs, each as short as it can be with at least `run_bytes`, or `run_records` long."""
-    run: list[Promised] = []
-    size_bytes = 0
-    for each in promised:
-        run.append(each)
-        size_bytes += each.size_bytes
-        if size_bytes >= run_bytes or len(run) >= run_records:
-            yield run
-            run, size_bytes = [], 0
-    if run:
-        yield run
+def _body(piece: Bytes | AlreadySent) -> Message:
+    return {"type": "http.response.body", "body": piece, "more_body": True}

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -18,6 +19,9 @@ from kvcairn_service.tokens import Tokens
 from kvcairn_storage.prefixes import PrefixStore
 from kvcairn_storage.store import RecordKey, RecordStore
 
+SENDING_THREADS = 8
+"""Each is one response's for a twentieth of a second at most (pump.py), so that all responses get their turns."""
+
 
 class Phase(Enum):
     """Where the service stands: only while serving does it take requests."""
@@ -32,7 +36,7 @@ class Service:
     """Everything that the routes share. To be used from the event loop alone; `store` may be called from any thread.
 
     generation: the data directory's own id, new for a new directory. decoding: bounds how many records are decoded at
-    once, since each takes a multiple of its size in memory.
+    once, since each takes a multiple of its size in memory. senders: the threads that write records to sockets.
     """
 
     settings: Settings
@@ -47,6 +51,7 @@ class Service:
     phase: Phase = Phase.STARTING
     started_seconds: float = field(default_factory=time.monotonic)
     decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    senders: Executor = field(default_factory=lambda: ThreadPoolExecutor(SENDING_THREADS, "kvcairn-send"))
 
     @property
     def uptime_seconds(self) -> float:

@@ -53,6 +53,7 @@ async def fetch(request: Request, service: Running, tenant: CallingTenant) -> Re
         keys=keys,
         counters=service.counters,
         pace=pace_of(service.settings),
+        workers=service.senders,
     )
 
 
