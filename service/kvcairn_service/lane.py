@@ -27,8 +27,10 @@ LEAST_BYTES = 1 << 20
 READ_BYTES = 256 << 10
 """One read at most: the loop turns to others no sooner than a few dozen reads later."""
 
-AHEAD_BYTES = 16 << 10
-"""What is smaller than this is read ahead of, so that a header, or a small record, does not cost a read of its own."""
+SMALL_BYTES = 64 << 10
+LEAST_AHEAD_BYTES, MOST_AHEAD_BYTES = 16 << 10, 256 << 10
+"""What is smaller than SMALL_BYTES is read ahead of, so that it does not cost a read of its own: a little where large
+records come, since what was read ahead is copied, and more with each small one."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOTHING = memoryview(bytearray(0))
@@ -68,7 +70,7 @@ class Lane(asyncio.BufferedProtocol):
         self._left_bytes = left_bytes
         self._pace = pace
         self._early = memoryview(bytes(self._cycle.body))
-        self._ahead = memoryview(bytearray(AHEAD_BYTES))
+        self._ahead, self._ahead_bytes = memoryview(bytearray(MOST_AHEAD_BYTES)), LEAST_AHEAD_BYTES
         self._target, self._missing_bytes = _NOTHING, 0
         self._filled = asyncio.Event()
         self._is_closed = False
@@ -83,12 +85,18 @@ class Lane(asyncio.BufferedProtocol):
         """See Body. BodyTimeout, Disconnected: as `bodies.pieces` raises them."""
         at = self._take_early(target)
         rest = target[at:][: self._left_bytes]
-        if len(rest) >= AHEAD_BYTES:
+        if len(rest) >= SMALL_BYTES:
+            self._ahead_bytes = LEAST_AHEAD_BYTES
             await self._receive(rest, least_bytes=len(rest))
         elif rest:
-            self._early = self._ahead[: await self._receive(self._ahead, least_bytes=len(rest))]
+            await self._read_ahead(least_bytes=len(rest))
             self._take_early(rest)
         return at + len(rest)
+
+    async def _read_ahead(self, *, least_bytes: int) -> None:
+        ahead = self._ahead[: max(self._ahead_bytes, least_bytes)]
+        self._ahead_bytes = min(2 * self._ahead_bytes, MOST_AHEAD_BYTES)
+        self._early = ahead[: await self._receive(ahead, least_bytes=least_bytes)]
 
     def _take_early(self, target: memoryview) -> int:
         early = self._early[: len(target)]
