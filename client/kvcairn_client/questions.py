@@ -37,7 +37,7 @@ class Questions:
     def lookup(self, layout: Layout, block_keys: Sequence[bytes], deadline: Deadline) -> Lookup:
         """As `Client.lookup`."""
         keys = block_keys[: self._registry.limits(deadline).keys_per_request]
-        asked = PrefixRequest(layout=layout.fingerprint.hex(), block_keys=[key.hex() for key in keys])
+        asked = _prefix(layout, keys)
         answer = self._ask("/v1/prefixes:lookup", LookupAnswer, layout, asked, deadline)
         return read_lookup(answer, layout, blocks=len(keys))
 
@@ -46,7 +46,7 @@ class Questions:
         if not block_keys:
             return 0
         keys = block_keys[: self._registry.limits(deadline).keys_per_request]
-        asked = PrefixRequest(layout=layout.fingerprint.hex(), block_keys=[key.hex() for key in keys])
+        asked = _prefix(layout, keys)
         return self._ask("/v1/prefixes:touch", TouchAnswer, layout, asked, deadline).touched
 
     def touch_records(self, layout: Layout, refs: Sequence[Ref], deadline: Deadline) -> int:
@@ -83,6 +83,11 @@ class Questions:
         for start in range(0, len(refs), step):
             records = [RecordRef(kind=ref.kind.label, key=ref.key.hex()) for ref in refs[start : start + step]]
             yield RecordsRequest(layout=layout.fingerprint.hex(), records=records)
+
+
+def _prefix(layout: Layout, keys: Sequence[bytes]) -> PrefixRequest:
+    """The request for these keys, whose lengths the caller has checked; validating a long prompt's takes a while."""
+    return PrefixRequest.model_construct(layout=layout.fingerprint.hex(), block_keys=[key.hex() for key in keys])
 
 
 def read_lookup(answer: LookupAnswer, layout: Layout, *, blocks: int) -> Lookup:
