@@ -1,5 +1,8 @@
 """`kvcairn serve`: the service in the foreground."""
 
+import contextlib
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -54,13 +57,28 @@ def serve_command(  # noqa: PLR0913, PLR0917 - one parameter is one flag
         fail(str(error), status=2)
 
 
+@contextlib.contextmanager
+def _kept_from_collection() -> Iterator[None]:
+    """Leave what is made inside the block to no garbage collection: the index of a large store lives as long as this.
+
+    A collection that looks through a million records stops every request for a second or more, to find nothing.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def serve(settings: Settings) -> None:
     """Open the store, bind, serve until a signal; SettingsError or StorageError if it cannot start.
 
     The store comes first: a second service on the same directory learns who holds it, not that a port is taken.
     """
     configure_logs(settings)
-    app = create_app(settings)
+    with _kept_from_collection():
+        app = create_app(settings)
     try:
         with listening(settings) as sockets:
             run(app, settings, sockets)
