@@ -56,9 +56,6 @@ class FaultyStore:
     def views(self, keys: Iterable[RecordKey]) -> "AbstractContextManager[list[memoryview | None]]":
         return self._records.views(keys)
 
-    def warm(self, keys: Iterable[RecordKey]) -> None:
-        self._records.warm(keys)
-
     def scan(self) -> Iterator[tuple[RecordKey, Entry]]:
         return self._records.scan()
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import lmdb
@@ -29,8 +28,8 @@ from kvcairn_storage.writer import GroupWriter
 
 TABLES = (b"records", b"entries", b"documents", b"meta")
 RECORDS_PER_READ = 16
-"""What is deleted while a transaction reads cannot be re-used before it ends; so `warm` and the check of a whole store
-read in short ones. Only `scan`, which must show one moment, and `backup` read for as long as they take."""
+"""What is deleted while a transaction reads cannot be re-used before it ends; so the check of a whole store reads in
+short ones. Only `scan`, which must show one moment, and `backup` read for as long as they take."""
 
 MAX_READERS = 1024
 SLACK_BYTES = 256 << 20
@@ -81,13 +80,6 @@ class LmdbReader:
     def views(self, keys: Iterable[RecordKey]) -> "Iterator[list[memoryview | None]]":
         with self._viewing() as txn:
             yield [txn.get(pack_key(key), db=self._records) for key in keys]
-
-    def warm(self, keys: Iterable[RecordKey]) -> None:
-        rows = (pack_key(key) for key in keys)
-        while some := list(islice(rows, RECORDS_PER_READ)):
-            with self._viewing() as txn:
-                for row in some:
-                    txn.get(row, db=self._records)  # touches every page of the value, without the interpreter's lock
 
     def scan(self) -> Iterator[tuple[RecordKey, Entry]]:
         """See RecordStore; in the order in which they were stored, and unpacked in that order.

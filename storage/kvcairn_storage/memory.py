@@ -46,11 +46,6 @@ class MemoryStore:
             found = [self._records.get(key) for key in keys]
         yield [memoryview(each[1]) if each else None for each in found]
 
-    def warm(self, keys: Iterable[RecordKey]) -> None:  # noqa: ARG002 - as the interface has it
-        """Nothing to do: memory is warm."""
-        with self._lock:
-            self._check_open()
-
     def scan(self) -> Iterator[tuple[RecordKey, Entry]]:
         with self._lock:
             self._check_open()

@@ -111,10 +111,6 @@ class PrefixStore:
         with self._records.views(keys) as views:
             yield [view if is_served else None for view, is_served in zip(views, served, strict=True)]
 
-    def warm(self, keys: Iterable[RecordKey]) -> None:
-        """Bring records into memory, so that reading them does not wait for the disk."""
-        self._records.warm(keys)
-
     def exists(self, keys: Sequence[RecordKey]) -> list[bool]:
         """Which of these are there; does not count as a use."""
         with self._lock:

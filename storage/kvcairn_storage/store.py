@@ -88,10 +88,6 @@ class RecordStore(Protocol):
         """
         ...
 
-    def warm(self, keys: Iterable[RecordKey]) -> None:
-        """Bring these records into memory, so that reading each next does not wait for the disk."""
-        ...
-
     def scan(self) -> Iterator[tuple[RecordKey, Entry]]:
         """Every record's key and entry, in no order, as of one moment."""
         ...

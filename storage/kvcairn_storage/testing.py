@@ -108,13 +108,6 @@ class RecordStoreContract:
         store.note_use({first.key: (5e9, 3), second.key: (6e9, 4)}).result(SECONDS)
         assert [(key, entry.last_used, entry.uses) for key, entry in store.scan()] == [(first.key, 5e9, 3)]
 
-    def test_warming_changes_nothing(self, store: RecordStore) -> None:
-        sample = _sample()
-        store.write(sample.puts[:1]).result(SECONDS)
-        store.warm(iter(sample.keys))
-        assert store.get(sample.keys[0]) is not None
-        assert store.get(sample.keys[1]) is None
-
     def test_views_show_what_a_copy_would_hold(self, store: RecordStore) -> None:
         first, second, missing = _sample().puts
         store.write([first, second]).result(SECONDS)
@@ -166,7 +159,6 @@ class RecordStoreContract:
         calls = (
             lambda: store.get(put.key),
             lambda: store.views([put.key]).__enter__(),
-            lambda: store.warm([put.key]),
             lambda: list(store.scan()),
             lambda: store.note_use({put.key: (5e9, 3)}).result(SECONDS),
             store.check_integrity,

@@ -72,7 +72,8 @@ def test_looking_up_is_no_use(store: PrefixStore) -> None:
     run(store)
     store.exists([block.key])
     store.get(block.key)
-    store.warm([block.key])
+    with store.views([block.key]):
+        pass
     assert [(usage.uses, usage.reused_records) for usage in store.usage()] == [(0, 0)]
 
 

@@ -59,9 +59,6 @@ class Auditor:
     def views(self, keys: Iterable[RecordKey]) -> AbstractContextManager[list[memoryview | None]]:
         return self._records.views(keys)
 
-    def warm(self, keys: Iterable[RecordKey]) -> None:
-        self._records.warm(keys)
-
     def scan(self) -> Iterator[tuple[RecordKey, Entry]]:
         return self._records.scan()
 
