@@ -164,8 +164,13 @@ class Connection(HttpToolsProtocol):
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Answer without an application, and close."""
+        """Answer without an application, and close; without a word, and later, where another answer is due first."""
         if self.transport.is_closing():
+            return
+        if self._is_another_due():
+            # Written now, it would be taken for that answer, or for bytes in the middle of it.
+            self.cycle.keep_alive = False
+            self.flow.pause_reading()
             return
         phrase, request_id = HTTPStatus(status).phrase, secrets.token_hex(16)
         problem = {
@@ -182,6 +187,13 @@ class Connection(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+    def _is_another_due(self) -> bool:
+        """Whether an answer is under way, or owed to a request that came whole before what is being read now."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return False
+        return bool(self.pipeline) or cycle.response_started or not cycle.more_body
 
     def _set_deadline(self, seconds: float) -> None:
         self._clear_deadline()

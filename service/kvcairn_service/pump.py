@@ -18,7 +18,7 @@ from typing import NamedTuple
 from kvcairn_protocol.codec import Bytes
 
 TURN_SECONDS = 0.05
-"""A worker is one response's for about so long, and no read transaction is open for longer."""
+"""A worker is one response's for about so long, and no read transaction waits for a reader for twice as long."""
 
 WAIT_SECONDS = 0.01
 """How long a worker waits for a reader that has not made room; a link of 1 Gb/s moves a megabyte meanwhile."""
@@ -79,14 +79,20 @@ class Pump:
 
     def _send(self, start: int, *, until: float) -> Turn:
         at = start
-        while at < len(self._sizes) and time.monotonic() < until and not self._is_closed:
+        while at < len(self._sizes) and not self._is_over(until):
             with self._pieces(at, self._stop(at)) as pieces:
                 for count, piece in joined(pieces):
-                    rest = self._write(memoryview(piece))
+                    # A record that is under way may end, since what is left of it would be copied.
+                    rest = self._write(memoryview(piece), until=until + TURN_SECONDS)
                     if rest:
                         return Turn(at - start, count, bytes(rest))
                     at += count
+                    if self._is_over(until):
+                        break
         return Turn(at - start)
+
+    def _is_over(self, until: float) -> bool:
+        return self._is_closed or time.monotonic() >= until
 
     def _stop(self, start: int) -> int:
         """Where a read from `start` on ends: at least one record, and as many as fit."""
@@ -96,13 +102,16 @@ class Pump:
             stop += 1
         return stop
 
-    def _write(self, rest: memoryview) -> memoryview:
-        """What the kernel has no room for, even after a moment, or will never take: the transport finds out which."""
+    def _write(self, rest: memoryview, *, until: float) -> memoryview:
+        """What the kernel has no room for, even after a moment, or will never take: the transport finds out which.
+
+        until: a reader that makes room again and again, but little each time, is waited for no longer.
+        """
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
             except BlockingIOError:
-                if not self._room.poll(WAIT_SECONDS * 1e3):
+                if self._is_over(until) or not self._room.poll(WAIT_SECONDS * 1e3):
                     break
             except OSError:
                 break
