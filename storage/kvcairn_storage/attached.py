@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kvcairn_storage.directory import DATA_NAME
+from kvcairn_storage.directory import DATA_NAME, read_identity
 from kvcairn_storage.errors import StorageError, StoreUnreadable
 from kvcairn_storage.extent import check_length
 from kvcairn_storage.lmdb import LmdbReader
@@ -29,6 +29,7 @@ class AttachedReader(LmdbReader):
 
     def __init__(self, path: Path) -> None:
         """StorageError where the directory cannot be read, or not safely."""
+        read_identity(path)  # before all else: it says best what is wrong with a wrong path
         # LMDB reads a read-only file system without a lock, and then nobody knows which pages are being read.
         if not os.access(path / READERS_NAME, os.W_OK):
             raise StoreUnreadable(f"{path / READERS_NAME} cannot be written, and whoever reads has to be known by it")

@@ -188,6 +188,12 @@ def test_a_directory_without_a_table_of_readers_that_can_be_written_is_refused(o
     assert not (copy / "lock.mdb").exists()
 
 
+def test_a_path_that_leads_to_no_data_directory_is_called_so(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UnknownFormat, match="is no kvcairn data directory"):
+            AttachedReader(path)
+
+
 @pytest.mark.parametrize("ending", ["close", "drop", "read"])
 def test_a_forked_child_does_not_end_the_reads_of_its_parent(owner: Owner, attached: Attached, ending: str) -> None:
     """A place in the table of readers that a child gave back would let the owner re-use pages under its parent."""
