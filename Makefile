@@ -3,13 +3,14 @@ PYTHON ?= python3
 PIP_ARGS ?=
 DATA ?= .data
 BENCH_ARGS ?=
+PLOT_ARGS ?=
 TEST_ARGS ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof serve lint format bench clean
+.PHONY: help demo test proof serve lint format bench plot clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 14
@@ -43,8 +44,11 @@ format: $(READY) ## Let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## Measure, beside limits and peers (needs redis-server, memcached); table and JSON in build/
+bench: $(READY) ## Measure, beside limits and peers; needs Debian's redis-server and memcached; see CONTRIBUTING.md
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+plot: $(READY) ## Measure fetches over the length of a prefix, and draw docs/fetch-and-restore.svg from that
+	$(BIN)/python -m benchmarks.plot $(PLOT_ARGS)
 
 clean: ## Remove the environment and what tools left behind
 	rm -rf .venv build dist .data .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

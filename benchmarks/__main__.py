@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ from rich.table import Table
 
 from benchmarks.machine import describe
 from benchmarks.measure import Figure
-from benchmarks.peer_servers import MissingProgram
+from benchmarks.peer_servers import MissingProgram, require
 
 BENCHMARKS = (
     "lab",
@@ -34,6 +35,9 @@ BENCHMARKS = (
 """In the order they run. Each is a module here, loaded when its turn comes, for some need much that others do not; its
 run(rounds=…, tiny=…) returns figures and leaves nothing behind."""
 
+NEEDS = {"peers": ("redis-server", "memcached"), "lookup": ("redis-server",)}
+"""Programs that a benchmark compares to; --tiny leaves out what is not installed."""
+
 
 def main(
     only: Annotated[
@@ -47,11 +51,14 @@ def main(
     unknown = set(only or ()) - set(BENCHMARKS)
     if unknown:
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: known are {', '.join(BENCHMARKS)}")
-    console, figures = Console(width=None if sys.stdout.isatty() else 160), []
+    if not tiny:
+        _require_peers(only or BENCHMARKS)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    figures: list[Figure] = []
     for name in only or BENCHMARKS:
         start = time.monotonic()
         with console.status(f"{name} …"):
-            figures += _run(name, rounds=rounds, tiny=tiny)
+            figures += importlib.import_module(f"benchmarks.{name}").run(rounds=rounds, tiny=tiny)
         console.print(f"{name}: {time.monotonic() - start:.0f} s")
     console.print(_table(figures))
     _write(output, figures)
@@ -60,12 +67,12 @@ def main(
         raise typer.Exit(1)
 
 
-def _run(name: str, *, rounds: int, tiny: bool) -> list[Figure]:
+def _require_peers(names: Iterable[str]) -> None:
+    """Before anything runs: what is missing must not end a run of minutes in its middle."""
     try:
-        found: list[Figure] = importlib.import_module(f"benchmarks.{name}").run(rounds=rounds, tiny=tiny)
+        require(*dict.fromkeys(program for name in names for program in NEEDS.get(name, ())))
     except MissingProgram as error:
-        raise typer.BadParameter(f"{name}: {error}") from None
-    return found
+        raise typer.BadParameter(str(error)) from None
 
 
 def _table(figures: list[Figure]) -> Table:

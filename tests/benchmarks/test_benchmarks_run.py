@@ -51,9 +51,10 @@ def test_peers_that_are_not_installed_are_left_out_of_a_tiny_run_and_said_so(tmp
     assert "memcached is not installed" in done.stderr
 
 
-def test_a_whole_run_without_its_peers_says_which_packages_to_install(tmp_path: Path) -> None:
-    done = run_benchmarks("peers", "--output", str(tmp_path / "bench.json"), path=str(tmp_path))
+def test_a_whole_run_without_its_peers_says_which_packages_to_install_and_runs_nothing(tmp_path: Path) -> None:
+    done = run_benchmarks("lab", "peers", "--output", str(tmp_path / "bench.json"), path=str(tmp_path))
     assert done.returncode == 2
+    assert "lab:" not in done.stdout
     assert "apt-get install redis-server memcached" in " ".join(done.stderr.replace("│", " ").split())
 
 
