@@ -18,7 +18,7 @@ from kvcairn_storage.errors import StorageError
 
 DATA = "The data directory; made if it is not there. One service holds it at a time."
 HOST = "Address to listen on; loopback unless an admin token is set. 'none' listens on the Unix socket alone."
-CAPACITY = "At most this much on disk, such as 200GiB; by default half of what is free there."
+CAPACITY = "What records may take, such as 200GiB; the file may need a quarter more. Default: half of the free space."
 CONFIG = "TOML file; its keys are the KVCAIRN_* variables in lower case, without KVCAIRN_."
 OPEN_TO = "While open: another host name or address that may be bound and named in Host; may be repeated. At your risk."
 
