@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
+from queue import SimpleQueue
 
 import pytest
 
@@ -13,6 +15,9 @@ from kvcairn_client.testing import FakeService
 from kvcairn_protocol.layout import Kind
 
 LAYOUT = samples.layout(row_bytes=1 << 16)
+LONG_SECONDS = 20.0
+"""What a buffer that is given back never takes: a test that waits for it in vain fails then, instead of hanging."""
+
 RECORDS = [samples.outgoing(LAYOUT, Kind.HISTORY, index) for index in range(1, 24, 2)]
 
 
@@ -36,11 +41,12 @@ def test_a_buffer_is_lent_again_only_when_its_work_is_done(decoder: Decoder) -> 
         decoder.borrow(8)
         got.set()
 
-    thread = threading.Thread(target=borrow_one_more)
+    thread = threading.Thread(target=borrow_one_more, daemon=True)
     thread.start()
     assert not got.wait(0.05)
     assert len(decoding_threads()) == THREADS
     may_end.set()
+    assert got.wait(LONG_SECONDS), "no buffer came back"
     thread.join()
     assert all(each.result() for each in done)
 
@@ -49,9 +55,16 @@ def test_work_that_fails_gives_its_buffer_back(decoder: Decoder) -> None:
     def fail() -> None:
         raise ValueError("made to fail")
 
+    started: SimpleQueue[Future[None]] = SimpleQueue()
+
+    def start_all() -> None:
+        for _ in range(3 * BUFFERS):
+            started.put(decoder.start(fail, decoder.borrow(8)))
+
+    threading.Thread(target=start_all, daemon=True).start()
     for _ in range(3 * BUFFERS):
         with pytest.raises(ValueError, match="made to fail"):
-            decoder.start(fail, decoder.borrow(8)).result()
+            started.get(timeout=LONG_SECONDS).result()
 
 
 def test_finishing_waits_for_all_that_was_started(decoder: Decoder) -> None:
