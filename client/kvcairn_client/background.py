@@ -79,13 +79,20 @@ class StoreQueue:
             return self._changed.wait_for(lambda: self._records.is_idle, timeout_seconds)
 
     def close(self, timeout_seconds: float = 10.0) -> bool:
-        """Store what waits, within the time, then stop; False if something was left, which is dropped."""
+        """Store what waits, within the time, then stop; False if something was left, which is dropped.
+
+        What was all stored leaves no thread behind: one that still frees tensors while the interpreter ends would take
+        the process down with it.
+        """
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
             is_done = self._changed.wait_for(lambda: self._records.is_idle, timeout_seconds)
             self._records.drop_all()
             self._changed.notify_all()
+            thread = self._thread
+        if is_done and thread is not None:
+            thread.join(timeout_seconds)
         return is_done
 
     def counts(self) -> QueueCounts:
@@ -135,4 +142,6 @@ class StoreQueue:
             self._present += answer.present
             self._failed += max(0, len(batch) - answer.stored - answer.present)
             self._records.release(batch)
+            # The thread's own name for the batch would keep its payloads until the next one comes.
+            batch.clear()
             self._changed.notify_all()

@@ -1,8 +1,10 @@
 """The store queue: never in the engine's way, bounded, alive after every fault."""
 
 import threading
+import weakref
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 import client_samples as samples
@@ -36,6 +38,13 @@ class Gate:
         return StoreAnswer(stored=len(records), present=0, rejected=[])
 
 
+class Nothing:
+    """A target that keeps nothing of what it is given."""
+
+    def store(self, layout: Layout, records: Sequence[Outgoing], *, codec: str = "auto") -> StoreAnswer:  # noqa: ARG002
+        return StoreAnswer(stored=len(records), present=0, rejected=[])
+
+
 def test_what_is_submitted_gets_stored(client: Client, service: FakeService) -> None:
     records = samples.prompt(LAYOUT, 6, states=[5])
     with StoreQueue(client) as queue:
@@ -56,6 +65,19 @@ def test_submitting_does_not_wait_and_what_waits_goes_in_one_body() -> None:
     gate.open.set()
     assert queue.close(WAIT)
     assert [len(batch) for batch in gate.batches] == [1, 8]
+
+
+def test_nothing_of_a_payload_is_left_when_it_was_stored() -> None:
+    """Nor in the queue's own thread: what it frees while an interpreter ends, tensors above all, aborts the process."""
+    payload = np.zeros(LAYOUT.payload_bytes(Kind.HISTORY), np.uint8)
+    freed = weakref.ref(payload)
+    queue = StoreQueue(Nothing())
+    queue.submit(LAYOUT, [samples.outgoing(LAYOUT, Kind.HISTORY, 0)._replace(payload=payload.data)])
+    del payload
+    assert queue.flush(WAIT)
+    assert freed() is None
+    assert queue.close(WAIT)
+    assert "kvcairn-store" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_the_bound_holds_and_history_displaces_states() -> None:
