@@ -49,7 +49,11 @@ class AlreadySent(int):
 
 
 class Transport:
-    """An asyncio transport that lets AlreadySent pass by. All else is the transport's own."""
+    """An asyncio transport that lets AlreadySent pass by, and drops what is written once it closes.
+
+    uvicorn tells only the last of several requests that the connection is lost, and uvloop raises at what the others
+    still write. All else is the transport's own.
+    """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -58,7 +62,7 @@ class Transport:
         return getattr(self._transport, name)
 
     def write(self, data: Bytes | AlreadySent) -> None:
-        if not isinstance(data, AlreadySent):
+        if not isinstance(data, AlreadySent) and not self._transport.is_closing():
             self._transport.write(data)
 
 

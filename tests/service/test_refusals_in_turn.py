@@ -1,13 +1,14 @@
 """What comes behind a request that is being answered, and is no request: it never ends up in that answer."""
 
 import json
+import socket
 import time
 
 import pytest
 
 from service_caller import Caller
 from service_samples import chain, chain_records, fingerprint, layout_document
-from sockets import connect, head, read_to_end
+from sockets import connect, eventually, head, read_to_end
 
 BAD = [
     pytest.param(b"\0\1 no HTTP\r\n\r\n", id="garbage"),
@@ -48,3 +49,17 @@ def test_a_bad_request_behind_a_fetch_waits_for_its_end_and_then_the_connection_
     assert start.startswith(b"HTTP/1.1 200 ")
     assert body == whole
     assert caller.http.get("/healthz").status_code == 200
+
+
+def test_a_client_that_leaves_with_answers_due_is_no_error(open_service, caller, stored):
+    """uvicorn tells the last of several requests alone that the connection is lost; the one under way finds out."""
+    request, _ = stored
+    before = open_service.log().count("Traceback")
+    for turn in range(40):
+        with connect(open_service, buffer_bytes=64 << 10) as sock:
+            sock.sendall(request * 2)
+            sock.recv(1 << 10)
+            time.sleep(turn % 8 * 0.002)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+    assert eventually(lambda: caller.metric("kvcairn_held_records") == 0)
+    assert open_service.log().count("Traceback") == before
