@@ -33,6 +33,7 @@ ANSWERS: list[tuple[type[BaseModel], dict[str, Any]]] = [
     }),
     (messages.ServiceInfo, {
         "name": "kvcairn", "version": "0.1.0", "api": 1, "generation": "g", "open": True, "features": [],
+        "tenant_id": "t",
         "limits": {
             "layouts_per_tenant": 256, "layout_bytes": 1, "keys_per_request": 1, "record_bytes": 1, "body_bytes": 1,
         },
