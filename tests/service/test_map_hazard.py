@@ -88,7 +88,7 @@ def loop(request):
 
 @pytest.fixture
 def stage(tmp_path, loop, monkeypatch):
-    monkeypatch.setattr(connection, "SEND_BUFFER_BYTES", 64 << 10)  # so that little of a record fits into the kernel
+    monkeypatch.setattr(connection, "LOOPBACK_SEND_BYTES", 64 << 10)  # so that little of a record fits into the kernel
     stage = Stage(tmp_path / "data", loop)
     yield stage
     stage.close()
