@@ -13,10 +13,11 @@ import numpy as np
 
 from kvcairn_client.deadline import Deadline
 from kvcairn_client.records import Wanted
-from kvcairn_protocol.codec import RAW, decode_into
+from kvcairn_client.verify import check_wanted, load
+from kvcairn_protocol.codec import RAW
 from kvcairn_protocol.errors import CodecError, RecordError, TruncatedRecord
 from kvcairn_protocol.layout import Layout
-from kvcairn_protocol.record import HEADER_BYTES, check_asked, check_header, check_payload, parse_header
+from kvcairn_protocol.record import HEADER_BYTES, parse_header
 
 READ_RECORDS = 16
 READ_BYTES = 16 << 20
@@ -82,8 +83,7 @@ def copy_verified(layout: Layout, wanted: Wanted, record: memoryview, scratch: b
 def _copy(layout: Layout, wanted: Wanted, record: memoryview, scratch: bytearray) -> None:
     packed = bytes(record[:HEADER_BYTES])
     header = parse_header(packed, max_raw_bytes=len(wanted.target))
-    check_asked(header, kind=wanted.kind, key=wanted.key, fingerprint=layout.fingerprint, position=wanted.position)
-    check_header(header, layout)
+    check_wanted(header, layout, wanted)
     if len(record) != header.record_bytes:
         raise TruncatedRecord(f"a record of {header.record_bytes} bytes; found {len(record)}")
     if header.codec == RAW:
@@ -92,9 +92,7 @@ def _copy(layout: Layout, wanted: Wanted, record: memoryview, scratch: bytearray
         scratch.extend(bytes(max(0, header.stored_bytes - len(scratch))))
         stored = memoryview(scratch)[: header.stored_bytes]
     np.copyto(np.frombuffer(stored, np.uint8), np.frombuffer(record, np.uint8, offset=HEADER_BYTES))
-    check_payload(header, packed, stored)
-    if header.codec != RAW:
-        decode_into(wanted.target, header.codec, stored, layout.segments(wanted.kind))
+    load(header, packed, stored, layout, wanted)
 
 
 def runs(sizes: Sequence[int]) -> Iterator[range]:

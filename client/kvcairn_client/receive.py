@@ -12,10 +12,11 @@ from typing import Protocol
 from kvcairn_client.decoding import Decoder
 from kvcairn_client.errors import BadAnswer, ClientError, ServiceUnreachable
 from kvcairn_client.records import FetchResult, Ref, Wanted
-from kvcairn_protocol.codec import RAW, Bytes, decode_into
+from kvcairn_client.verify import check_wanted, load
+from kvcairn_protocol.codec import RAW, Bytes
 from kvcairn_protocol.errors import CodecError, RecordError
 from kvcairn_protocol.layout import Layout
-from kvcairn_protocol.record import HEADER_BYTES, Header, check_asked, check_header, check_payload, parse_header
+from kvcairn_protocol.record import HEADER_BYTES, Header, check_asked, check_payload, parse_header
 
 
 class Source(Protocol):
@@ -75,15 +76,12 @@ class Receiver:
             return Outcome.BAD
 
     def _verify(self, header: Header, head: Bytes, payload: memoryview, wanted: Wanted) -> Outcome:
-        fingerprint = self._layout.fingerprint
-        check_asked(header, kind=wanted.kind, key=wanted.key, fingerprint=fingerprint, position=wanted.position)
-        if not header.missing:
-            check_header(header, self._layout)
-        check_payload(header, head, payload)
         if header.missing:
+            check_asked(header, kind=wanted.kind, key=wanted.key, fingerprint=self._layout.fingerprint)
+            check_payload(header, head, payload)
             return Outcome.MISSING
-        if header.codec != RAW:
-            decode_into(wanted.target, header.codec, payload, self._layout.segments(wanted.kind))
+        check_wanted(header, self._layout, wanted)
+        load(header, head, payload, self._layout, wanted)
         return Outcome.LOADED
 
     def _fill(self, source: Source, target: memoryview) -> None:

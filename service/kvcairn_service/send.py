@@ -88,7 +88,7 @@ class RecordStream(Response):
         if connection is not None and connection.descriptor is not None:
             await self._pump_all(promised, send, connection, connection.descriptor)
         else:
-            await self._copy_all(promised, send)
+            await self._copy_all(promised, send, connection)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pump_all(self, promised: list[Promised], send: Send, connection: Connection, descriptor: int) -> None:
@@ -113,14 +113,14 @@ class RecordStream(Response):
             finally:
                 self._touch(promised[:sent])
 
-    async def _copy_all(self, promised: list[Promised], send: Send) -> None:
-        for sent, each in enumerate(promised):
-            try:
-                body = await asyncio.get_running_loop().run_in_executor(self._workers, self._copy, each)
-                await send(_body(body))
-                self._counters.sent_bytes += len(body)
-            finally:
-                self._touch(promised[sent : sent + 1])
+    async def _copy_all(self, promised: list[Promised], send: Send, connection: Connection | None) -> None:
+        for each in promised:
+            body = await asyncio.get_running_loop().run_in_executor(self._workers, self._copy, each)
+            await send(_body(body))
+            if connection is not None:
+                await connection.flushed(self._pace)
+            self._counters.sent_bytes += len(body)
+            self._touch([each])
 
     def _touch(self, promised: Sequence[Promised]) -> None:
         self._store.touch([each.key for each in promised if each.entry])

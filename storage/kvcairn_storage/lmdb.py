@@ -21,7 +21,7 @@ from kvcairn_storage.directory import DATA_NAME, DataDirectory, is_full, new_dat
 from kvcairn_storage.errors import StorageError, StoreClosed, StoreFull, StoreUnreadable
 from kvcairn_storage.extent import check_extent, extend
 from kvcairn_storage.integrity import row_faults
-from kvcairn_storage.rows import pack_entry, pack_key, unpack_entry, unpack_key
+from kvcairn_storage.rows import pack_entry, pack_key, unpack_entry, unpack_key, when_stored
 from kvcairn_storage.slot import PAGE_BYTES
 from kvcairn_storage.store import Bytes, Entry, Put, RecordKey
 from kvcairn_storage.writer import GroupWriter
@@ -89,7 +89,7 @@ class LmdbReader:
         """
         with self._reading() as txn:
             found = list(txn.cursor(db=self._entries))
-        found.sort(key=_when_stored)
+        found.sort(key=lambda row: when_stored(row[1]))
         return ((unpack_key(row), unpack_entry(value)) for row, value in found)
 
     def count(self) -> int:
@@ -281,11 +281,6 @@ class LmdbStore(LmdbReader):
                 entry = unpack_entry(found)
                 entry.last_used, entry.uses = last_used, count
                 txn.put(row, pack_entry(entry), db=self._entries)
-
-
-def _when_stored(found: tuple[bytes, bytes]) -> tuple[float, int]:
-    entry = unpack_entry(found[1])
-    return entry.created, entry.position
 
 
 def _document_row(table: str, name: str) -> bytes:

@@ -47,3 +47,9 @@ def pack_entry(entry: Entry) -> bytes:
 def unpack_entry(row: bytes) -> Entry:
     """The inverse of `pack_entry`."""
     return Entry(*_ENTRY.unpack(row))
+
+
+def when_stored(row: bytes) -> tuple[float, int]:
+    """An entry's (created, position): the order in which a prefix was stored, block by block."""
+    entry = unpack_entry(row)
+    return entry.created, entry.position

@@ -1,12 +1,15 @@
 """A prompt of which nothing is stored: one round trip, and nothing taken for what does not come."""
 
+import pytest
 import torch
 
+import client_samples as samples
 from kvcairn_client.client import Client
 from kvcairn_client.failopen import FailOpen
 from kvcairn_client.restore import restore
 from kvcairn_client.testing import FakeService
 from kvcairn_client.transformers import CachedPrefill
+from kvcairn_client.wire import Wire
 from kvcairn_protocol.prefix import block_keys
 from tiny_models import make_model, make_prompt
 
@@ -35,3 +38,22 @@ def test_a_miss_is_one_request_on_an_open_connection_and_takes_no_row(service: F
         # The first prompt of a client makes its layout known, and asks for the limits.
         assert service.seen == ["POST /v1/prefixes:lookup"]
         assert service.accepted == connections
+
+
+def test_a_question_leaves_in_one_send(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Head and body apart would be two packets, and the service would wake up for each."""
+    layout, sent = samples.layout(), []
+    send_all = Wire.send_all
+
+    def counted(wire: Wire, data: bytes) -> None:
+        if data:
+            sent.append(len(data))
+        send_all(wire, data)
+
+    monkeypatch.setattr(Wire, "send_all", counted)
+    with Client(service.url) as client:
+        client.register(layout)
+        sent.clear()
+        for _ in range(3):
+            assert client.lookup(layout, [bytes(32)]).history_blocks == 0
+    assert len(sent) == 3

@@ -5,6 +5,7 @@ worst moment: after a record was handed to the transport, before the reader took
 guard away and sees another record's bytes arrive.
 """
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -18,11 +19,12 @@ import uvicorn
 from kvcairn_service import connection, pump
 from kvcairn_service.app import build_app, compose
 from kvcairn_service.settings import Settings
+from kvcairn_service.state import Phase
 from kvcairn_service.stores import Stores
 from kvcairn_storage.lmdb import LmdbStore
 from kvcairn_storage.store import Put
 from service_caller import Caller
-from service_samples import chain, chain_records, layout_document
+from service_samples import RECORDS, chain, chain_records, fingerprint, layout_document
 from sockets import eventually, head, read_to_end
 
 MAP_BYTES = 96 << 20
@@ -156,6 +158,41 @@ def test_a_response_that_ends_early_is_cut_and_never_wrong(stage, count, size_by
         with contextlib.suppress(Exception):  # a store that the service has closed meanwhile has no pages to overwrite
             stage.overwrite(then_restore=False)
         assert whole.startswith(body_of(read_to_end(sock)))
+
+
+@pytest.mark.parametrize(("count", "size_bytes"), SHAPES)
+def test_where_the_socket_cannot_be_written_directly_copies_are_sent(stage, count, size_bytes, monkeypatch):
+    """As under TLS, where the transport has its own words for what goes out."""
+    monkeypatch.setattr(connection.Connection, "descriptor", None)
+    document, keys, whole = stored(stage, count, size_bytes)
+    with ask(stage, document, keys) as sock:
+        wait_until_stalled(stage, whole=whole)
+        stage.overwrite(then_restore=True)
+        assert body_of(read_to_end(sock)) == whole
+    assert stage.service.counters.sent_bytes == len(whole)
+
+
+def test_under_another_server_copies_are_sent(tmp_path):
+    """One that knows nothing of our connections, here httpx's own."""
+    records = LmdbStore(tmp_path / "data", map_bytes=MAP_BYTES)
+    service = compose(Settings(data=tmp_path / "data", capacity=32 << 20), Stores(records, records, "g", 32 << 20))
+    service.phase = Phase.SERVING
+    document = layout_document(history_bytes=LARGE)
+    keys = chain(document, 3)
+    body = b"".join(chain_records(document, keys))
+    asked = Caller.naming(document, *[("history", key) for key in keys])
+
+    async def exchange():
+        transport = httpx.ASGITransport(build_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            await http.put(f"/v1/layouts/{fingerprint(document).hex()}", json=document)
+            stored = await http.post("/v1/records:store", content=body, headers={"content-type": RECORDS})
+            return stored.json()["stored"], (await http.post("/v1/records:fetch", json=asked)).content
+
+    try:
+        assert asyncio.run(exchange()) == (3, body)
+    finally:
+        service.store.close()
 
 
 def test_no_transaction_is_open_while_a_reader_stalls(stage):
