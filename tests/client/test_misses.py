@@ -42,7 +42,8 @@ def test_a_miss_is_one_request_on_an_open_connection_and_takes_no_row(service: F
 
 def test_a_question_leaves_in_one_send(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     """Head and body apart would be two packets, and the service would wake up for each."""
-    layout, sent = samples.layout(), []
+    layout = samples.layout()
+    sent: list[int] = []
     send_all = Wire.send_all
 
     def counted(wire: Wire, data: bytes) -> None:
@@ -52,7 +53,7 @@ def test_a_question_leaves_in_one_send(service: FakeService, monkeypatch: pytest
 
     monkeypatch.setattr(Wire, "send_all", counted)
     with Client(service.url) as client:
-        client.register(layout)
+        client.lookup(layout, [bytes(32)])  # makes the layout known, and asks for the limits
         sent.clear()
         for _ in range(3):
             assert client.lookup(layout, [bytes(32)]).history_blocks == 0
