@@ -10,7 +10,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof serve lint format bench plot clean
+.PHONY: help demo test proof torture serve lint format bench plot clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 14
@@ -26,10 +26,13 @@ demo: $(READY) ## Start a service, prefill on server A, restore on server B, com
 	$(BIN)/python -m examples.demo
 
 test: $(READY) ## Run all tests (the thinned proof included), under ten minutes on two cores
-	$(BIN)/python -m pytest -m 'not proof' $(TEST_ARGS)
+	$(BIN)/python -m pytest -m 'not proof and not torture' $(TEST_ARGS)
 
 proof: $(READY) ## Run the whole matrix of the byte-exact proof (longer)
 	$(BIN)/python -m pytest -m proof --timeout=3600 $(TEST_ARGS)
+
+torture: $(READY) ## Run the long forms of what keeps the promises: crashes, damage, bad links, strangers
+	$(BIN)/python -m pytest -m torture --timeout=7200 $(TEST_ARGS)
 
 serve: $(READY) ## Run a service on loopback, open, with its data in ./.data
 	$(BIN)/kvcairn serve --data $(DATA)
