@@ -5,6 +5,7 @@ DATA ?= .data
 BENCH_ARGS ?=
 PLOT_ARGS ?=
 TEST_ARGS ?=
+WORKERS ?= logical
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -26,7 +27,7 @@ demo: $(READY) ## Start a service, prefill on server A, restore on server B, com
 	$(BIN)/python -m examples.demo
 
 test: $(READY) ## Run all tests (the thinned proof included), under ten minutes on two cores
-	$(BIN)/python -m pytest -m 'not proof and not torture' $(TEST_ARGS)
+	$(BIN)/python -m pytest -m 'not proof and not torture' -n $(WORKERS) --maxprocesses 4 --dist worksteal $(TEST_ARGS)
 
 proof: $(READY) ## Run the whole matrix of the byte-exact proof (longer)
 	$(BIN)/python -m pytest -m proof --timeout=3600 $(TEST_ARGS)
