@@ -2,10 +2,14 @@
 
 kvcairn.json holds the format version and the generation, an id made anew with each directory, so that whoever knew the
 old one notices. The lock is the kernel's: it ends with its process, however that ends.
+
+Older formats that this version reads are upgraded when the directory is next opened to be served, so that a version
+which does not know the new one refuses it (docs/decisions/lmdb.md, "Formats").
 """
 
 import fcntl
 import json
+import logging
 import os
 import secrets
 from collections.abc import Iterator
@@ -15,9 +19,14 @@ from typing import NamedTuple
 
 from kvcairn_storage.errors import StoreInUse, StoreUnreadable, UnknownFormat
 
-FORMAT = 1
+FORMAT = 2
+READ_FORMATS = (1, 2)
+"""In format 2 an entry's row may go on with the writer's id (rows.py); rows of format 1 are rows of it as well."""
+
 FULL_BELOW_BYTES = 1 << 20
 FORMAT_NAME, LOCK_NAME, DATA_NAME = "kvcairn.json", "kvcairn.lock", "data.mdb"
+
+_LOG = logging.getLogger(__name__)
 
 
 class Identity(NamedTuple):
@@ -39,8 +48,12 @@ def read_identity(directory: Path) -> Identity:
         raise StoreUnreadable(f"{directory / FORMAT_NAME} cannot be read: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UnknownFormat(f"{directory / FORMAT_NAME} does not name a format and a generation: {error!r}") from error
-    if identity.format != FORMAT:
-        raise UnknownFormat(f"{directory} has format {identity.format}; this version of kvcairn understands {FORMAT}")
+    if identity.format not in READ_FORMATS:
+        known = " and ".join(map(str, READ_FORMATS))
+        raise UnknownFormat(
+            f"{directory} has data format {identity.format}, and this version of kvcairn reads {known}: run the "
+            "version that wrote it, or start on a backup or an empty directory"
+        )
     return identity
 
 
@@ -78,8 +91,12 @@ def new_data_file(directory: Path) -> Iterator[int]:
 
 def _create_identity(directory: Path) -> Identity:
     identity = Identity(FORMAT, secrets.token_hex(16))
-    _write_durably(directory / FORMAT_NAME, json.dumps(identity._asdict()).encode())
+    _write_identity(directory, identity)
     return identity
+
+
+def _write_identity(directory: Path, identity: Identity) -> None:
+    _write_durably(directory / FORMAT_NAME, json.dumps(identity._asdict()).encode())
 
 
 def _write_durably(path: Path, content: bytes) -> None:
@@ -126,13 +143,28 @@ class DataDirectory:
             self._lock = -1
 
     def _identify(self) -> Identity:
-        if (self.path / FORMAT_NAME).exists():
-            return read_identity(self.path)
+        known = read_identity(self.path) if (self.path / FORMAT_NAME).exists() else None
+        if known is not None and known.format == FORMAT:
+            return known
         _refuse_data_of_nobody(self.path)
         try:
-            return _create_identity(self.path)
+            return _upgrade(self.path, known) if known else _create_identity(self.path)
         except OSError as error:
             raise StoreUnreadable(f"the data directory {self.path} cannot be written: {error}") from error
+
+
+def _upgrade(directory: Path, old: Identity) -> Identity:
+    """Name the new format, and keep the generation: the records are the same.
+
+    Before anything is written, so that a kill leaves either an old directory or a new one, and no third.
+    """
+    identity = Identity(FORMAT, old.generation)
+    _write_identity(directory, identity)
+    _LOG.warning(
+        "%s had data format %d and has %d now: versions of kvcairn that know no more than %d will refuse it",
+        directory, old.format, FORMAT, old.format,
+    )  # fmt: skip
+    return identity
 
 
 def _lock(path: Path) -> int:

@@ -5,7 +5,7 @@ StorageError
 ├── StoreUnreadable    the disk or the file failed under us; worth a retry after repair
 ├── StoreClosed        the store is closed or closing; no retry
 ├── StoreInUse         another process serves this directory; no retry while it does
-└── UnknownFormat      the directory was written by a newer version; no retry
+└── UnknownFormat      another version's data directory, or none; no retry
 """
 
 from kvcairn_protocol.errors import KvcairnError
@@ -32,4 +32,4 @@ class StoreInUse(StorageError):
 
 
 class UnknownFormat(StorageError):
-    """The directory's format is newer than this version understands."""
+    """The directory has a data format that this version does not read, or is no data directory at all."""

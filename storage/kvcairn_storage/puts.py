@@ -13,7 +13,7 @@ from kvcairn_storage.errors import StoreClosed, StoreFull, StoreUnreadable
 from kvcairn_storage.integrity import is_sound
 from kvcairn_storage.slot import Phase, Slot, charge_bytes
 from kvcairn_storage.space import Space
-from kvcairn_storage.store import Bytes, Entry, Put, RecordKey, RecordStore
+from kvcairn_storage.store import UNKNOWN_WRITER, Bytes, Entry, Put, RecordKey, RecordStore
 
 VERIFYING_THREADS = 2
 MAX_REFUSALS = 3
@@ -25,13 +25,14 @@ MAX_ATTEMPTS = 1000
 class NewRecord(NamedTuple):
     """A record to store, verified by the caller. block_tokens: 0 for unchained layouts.
 
-    data: the header and payload as they travelled, in parts, which are joined in order.
+    data: the header and payload as they travelled, in parts, which are joined in order. writer: see Entry.
     """
 
     tenant: str
     header: Header
     block_tokens: int
     data: Sequence[Bytes]
+    writer: str = UNKNOWN_WRITER
 
     @property
     def key(self) -> RecordKey:
@@ -316,4 +317,5 @@ def _new_entry(record: NewRecord, now: float) -> Entry:
         stored_bytes=header.stored_bytes,
         created=now,
         last_used=now,
+        writer=record.writer,
     )

@@ -13,6 +13,10 @@ from typing import NamedTuple, Protocol
 from kvcairn_protocol.layout import Kind
 
 Bytes = bytes | bytearray | memoryview
+UNKNOWN_WRITER = ""
+"""Of records that were stored before writers were remembered (data format 1)."""
+
+MAX_WRITER_BYTES = 32
 
 
 class RecordKey(NamedTuple):
@@ -30,7 +34,8 @@ class Entry:
 
     parent: the first 16 bytes of the parent's key, zeros for none. block_tokens: 0 for unchained layouts.
     raw_bytes, stored_bytes: the payload's lengths. created, last_used: seconds since the epoch. uses: fetched or
-    touched since it was stored.
+    touched since it was stored. writer: the id of the token that stored it, printable ASCII, at most MAX_WRITER_BYTES;
+    one string for all records of a writer, so that it costs a record no more than a pointer.
     """
 
     position: int
@@ -41,6 +46,7 @@ class Entry:
     created: float
     last_used: float
     uses: int = 0
+    writer: str = UNKNOWN_WRITER
 
     def copied(self) -> "Entry":
         """A copy; dataclasses.replace takes six times as long, and a fetch copies thousands."""
@@ -53,6 +59,7 @@ class Entry:
             self.created,
             self.last_used,
             self.uses,
+            self.writer,
         )
 
 

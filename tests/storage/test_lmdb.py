@@ -1,6 +1,5 @@
 """What only a disk can do: outlive a restart, run full, rot, be of another format."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -197,17 +196,6 @@ def test_a_record_without_entry_and_an_entry_without_record_are_found(tmp_path: 
     assert "there is a record, but no entry" in faults[0]
     assert KEYS[18].hex() in faults[1]
     assert "there is an entry, but no record" in faults[1]
-
-
-def test_a_directory_of_a_newer_format_is_refused_untouched(tmp_path: Path) -> None:
-    LmdbStore(tmp_path, map_bytes=MAP_BYTES).close()
-    identity = tmp_path / "kvcairn.json"
-    identity.write_text(json.dumps({**json.loads(identity.read_text()), "format": 2}))
-    before = (tmp_path / "data.mdb").read_bytes()
-    for open_it in (lambda: LmdbStore(tmp_path, map_bytes=MAP_BYTES), lambda: LmdbReader(tmp_path)):
-        with pytest.raises(UnknownFormat, match="has format 2; this version of kvcairn understands 1"):
-            open_it()
-    assert (tmp_path / "data.mdb").read_bytes() == before
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 1}', '{"format": "x", "generation": ""}'])
