@@ -14,7 +14,11 @@ from functools import partial
 
 from kvcairn_storage.change import Cause, Change
 from kvcairn_storage.errors import StorageError, StoreUnreadable
+from kvcairn_storage.hold import Hold
 from kvcairn_storage.integrity import is_sound
+from kvcairn_storage.pinning import Pinning, pin_limit_bytes
+from kvcairn_storage.pins import Pin
+from kvcairn_storage.purging import BATCH_RECORDS, Purging
 from kvcairn_storage.puts import NewRecord, Outcome, PutResult, Putter
 from kvcairn_storage.shelf import Run
 from kvcairn_storage.slot import Phase, Slot
@@ -24,50 +28,38 @@ from kvcairn_storage.usage import Usage
 
 __all__ = ["Hold", "NewRecord", "Outcome", "PrefixStore", "PutResult", "Run", "Usage"]
 
-BATCH_RECORDS = 256
-"""Removals go to the disk at most so many records at a time, so that stores in between are not held up."""
-
 BATCH_USES = 4096
 FLUSH_SECONDS = 20.0
 
 _LOG = logging.getLogger(__name__)
 
 
-class Hold:
-    """Records that are not evicted nor expired until this is released; a context manager.
-
-    entries: what was there, in the order asked, None for what was not. A record that is deleted, dropped or
-    quarantined meanwhile is a miss all the same: its reader asked for bytes that its owner wants gone.
-    """
-
-    def __init__(self, entries: list[Entry | None], release: Callable[[], None]) -> None:
-        self.entries = entries
-        self._release = release
-
-    def release(self) -> None:
-        """Let go; a second call does nothing."""
-        self._release()
-
-    def __enter__(self) -> "Hold":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
 class PrefixStore:
     """Every method may be called from any thread. Those that delete, put and verify wait for the disk or read it."""
 
-    def __init__(self, records: RecordStore, *, capacity_bytes: int, clock: Callable[[], float] = time.time) -> None:
-        """Load every entry of `records` and evict what exceeds `capacity_bytes`; `close` closes `records` as well."""
+    def __init__(
+        self,
+        records: RecordStore,
+        *,
+        capacity_bytes: int,
+        clock: Callable[[], float] = time.time,
+        pins: Iterable[Pin] = (),
+    ) -> None:
+        """Load every entry of `records` and evict what exceeds `capacity_bytes`; `close` closes `records` as well.
+
+        pins: what was pinned when the store was closed, most important first; those that no longer fit are let go.
+        """
         self._records = records
         self._clock = clock
         self._lock = threading.Lock()
         self._space = Space(capacity_bytes=capacity_bytes)
+        self._space.pins.load(pins, limit_bytes=pin_limit_bytes(capacity_bytes))
         self._space.load(records.scan())
         self._held_records = 0
         self._dirty: dict[RecordKey, Slot] = {}
         self._putter = Putter(records, self._space, self._lock, self._note_use)
+        self.pins = Pinning(self._space, self._lock, clock, self._note_use)
+        self.purging = Purging(self._space, self._lock, self._carry_out)
         self._closing = threading.Event()
         self._remove_in_batches(lambda: self._space.shrink(at_most_records=BATCH_RECORDS))
         self._flusher = threading.Thread(target=self._flush_until_closed, name="kvcairn-recency", daemon=True)

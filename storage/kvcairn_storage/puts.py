@@ -64,7 +64,7 @@ _Write = tuple[int, Change]
 class _Batch:
     """What is known of one call of `put`; changed under the owner's lock.
 
-    pinned: slots of this batch, held until it is done, so that no record of it displaces another. attempts: how often
+    held: slots of this batch, busy until it is done, so that no record of it displaces another. attempts: how often
     each was decided; refusals: how often the disk had no room for it.
     """
 
@@ -74,16 +74,16 @@ class _Batch:
         self.now = now
         self.results: dict[int, PutResult] = {}
         self.failure: BaseException | None = None
-        self.pinned: list[Slot] = []
+        self.held: list[Slot] = []
         self.attempts = [0] * len(records)
         self.refusals = [0] * len(records)
         self.left = len(records)
         self.done: Future[list[PutResult]] = Future()
         self.done.set_running_or_notify_cancel()  # from here on nobody can cancel it under the store
 
-    def pin(self, slot: Slot) -> None:
+    def hold(self, slot: Slot) -> None:
         slot.holds += 1
-        self.pinned.append(slot)
+        self.held.append(slot)
 
     def announce(self) -> None:
         """Resolve the future; outside the lock, once nothing is left."""
@@ -193,7 +193,7 @@ class Putter:
             return PutResult(Outcome.CONFLICT)
         if slot.phase is Phase.WRITING:
             return Wait(_in_flight(slot))
-        batch.pin(slot)
+        batch.hold(slot)
         return slot
 
     def _reserve(self, batch: _Batch, key: RecordKey, entry: Entry) -> PutResult | Change | Wait:
@@ -210,7 +210,7 @@ class Putter:
         if isinstance(decision, Shortage):
             return PutResult(Outcome(decision.value))
         if isinstance(decision, Change) and decision.added is not None:
-            batch.pin(decision.added)
+            batch.hold(decision.added)
         return decision
 
     def _write(self, batch: _Batch, writes: Sequence[_Write]) -> None:
@@ -282,13 +282,13 @@ class Putter:
                 return
             if max(batch.attempts) > 1:  # some came in after the pass that `put` makes
                 self._renew(batch)
-            for slot in batch.pinned:
+            for slot in batch.held:
                 slot.holds -= 1
         batch.announce()
 
     def _renew(self, batch: _Batch) -> None:
         """Storing is a use, of ancestors too: one pass a batch keeps it linear."""
-        live = [slot for slot in batch.pinned if slot.phase in (Phase.WRITING, Phase.PRESENT)]
+        live = [slot for slot in batch.held if slot.phase in (Phase.WRITING, Phase.PRESENT)]
         self._note_use(self._space.use(live, now=batch.now))
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kvcairn_protocol.layout import Kind
 from kvcairn_storage.slot import Phase, Slot
-from kvcairn_storage.store import Entry
+from kvcairn_storage.store import Entry, RecordKey
 
 STEM_BYTES = 16
 COMPANIONS = (Kind.STATE, Kind.WINDOW)
@@ -88,6 +88,18 @@ class Shelf:
             return False
         return entry.parent in self._stems and self._block_before(entry) is None
 
+    def contradicts(self, key: RecordKey, entry: Entry) -> bool:
+        """Whether the block whose state or window rows this is stands here, at another position or after another block.
+
+        Such a record could never be used, and would keep the right one out.
+        """
+        if key.kind is Kind.HISTORY or not entry.block_tokens:
+            return False
+        block = self.slots[Kind.HISTORY].get(key.key)
+        if block is None or block.phase not in (Phase.WRITING, Phase.PRESENT):
+            return False
+        return (block.entry.position, block.entry.parent) != (entry.position, entry.parent)
+
     def is_leaf(self, slot: Slot) -> bool:
         """Whether no block continues this one."""
         place = slot.key.key[:STEM_BYTES], slot.entry.position + slot.entry.block_tokens
@@ -101,12 +113,12 @@ class Shelf:
         return [other for other in found if other is not None and other.phase in (Phase.WRITING, Phase.PRESENT)]
 
     def may_go(self, slot: Slot) -> bool:
-        """Whether a slot that is not busy can be evicted: there, without descendants, nothing busy at its key."""
+        """Whether a slot that is not busy can be evicted: there, without descendants, nothing that stays at its key."""
         if slot.phase is not Phase.PRESENT:
             return False
         if slot.key.kind is not Kind.HISTORY:
             return True
-        return self.is_leaf(slot) and not any(other.busy for other in self.companions(slot))
+        return self.is_leaf(slot) and not any(other.stays for other in self.companions(slot))
 
     def lineage(self, slots: Iterable[Slot]) -> list[Slot]:
         """These slots and all ancestors of theirs, each once, deepest first; linear in what it returns."""

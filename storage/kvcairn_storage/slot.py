@@ -35,7 +35,8 @@ class Slot:
     """One record. Compared and hashed by identity; changed by Space alone, under its owner's lock.
 
     sequence: the moment of the last use, comparable across tenants. holds: how many readers rely on it right now.
-    change: what is in flight while it is WRITING or LEAVING.
+    pinned: whether a pin covers it, so that it is in no order of use. change: what is in flight while it is WRITING or
+    LEAVING.
     """
 
     key: RecordKey
@@ -44,6 +45,7 @@ class Slot:
     phase: Phase = Phase.WRITING
     sequence: int = 0
     holds: int = 0
+    pinned: bool = False
     change: "Change | None" = None
 
     def __post_init__(self) -> None:
@@ -53,3 +55,8 @@ class Slot:
     def busy(self) -> bool:
         """Whether somebody reads it or it is still being written, so that it may not be chosen to go."""
         return self.holds > 0 or self.phase is Phase.WRITING
+
+    @property
+    def stays(self) -> bool:
+        """Whether it may not go with the block at its key."""
+        return self.busy or self.pinned

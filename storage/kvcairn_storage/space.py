@@ -11,6 +11,7 @@ from kvcairn_protocol.layout import Kind
 from kvcairn_storage.change import Cause, Change, Shortage, Wait
 from kvcairn_storage.charges import Charges
 from kvcairn_storage.eviction import Budget, Candidates
+from kvcairn_storage.pins import Pins
 from kvcairn_storage.shelf import Shelf
 from kvcairn_storage.slot import Phase, Slot
 from kvcairn_storage.store import Entry, RecordKey
@@ -23,6 +24,7 @@ class Space:
 
     def __init__(self, *, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
+        self.pins = Pins()
         self._shelves: dict[tuple[str, bytes], Shelf] = {}
         self._charges = Charges()
         self._sequence = 0
@@ -39,7 +41,7 @@ class Space:
         Where the disk knows of a block's use and not that it counts for its ancestors, because the recency was not
         written any more, it counts now.
         """
-        slots = [Slot(key, entry) for key, entry in entries]
+        slots = [self._slot(key, entry) for key, entry in entries]
         for slot in sorted(slots, key=lambda slot: slot.entry.created):
             self._charges.add(slot)
             self._shelf(slot).link(slot)
@@ -79,16 +81,9 @@ class Space:
         return is_block and shelf is not None and shelf.misplaces(entry)
 
     def contradicts(self, key: RecordKey, entry: Entry) -> bool:
-        """Whether the block whose state or window rows this is stands here, at another position or after another block.
-
-        Such a record could never be used, and would keep the right one out.
-        """
-        if key.kind is Kind.HISTORY or not entry.block_tokens:
-            return False
-        block = self.find(key._replace(kind=Kind.HISTORY))
-        if block is None or block.phase not in (Phase.WRITING, Phase.PRESENT):
-            return False
-        return (block.entry.position, block.entry.parent) != (entry.position, entry.parent)
+        """Whether a state or window record does not fit the block at its key: see Shelf."""
+        shelf = self._shelves.get((key.tenant, key.layout))
+        return shelf is not None and shelf.contradicts(key, entry)
 
     def reserve(self, key: RecordKey, entry: Entry, *, quota_bytes: int | None = None) -> Change | Shortage | Wait:
         """Make room for a record that is not there, and count it as used now.
@@ -96,7 +91,7 @@ class Space:
         The new slot is WRITING until the change is settled, and cannot be chosen to go; neither can its ancestors, nor
         the block at its key. On Shortage and Wait nothing has changed.
         """
-        slot = Slot(key, entry)
+        slot = self._slot(key, entry)
         change = Change(added=slot)
         self._charges.add(slot)
         self._shelf(slot).link(slot)
@@ -193,6 +188,20 @@ class Space:
         self._renew(renewed)
         return renewed
 
+    def repin(self, keys: Iterable[RecordKey], *, now: float) -> list[Slot]:
+        """Look again which records at these keys are pinned; those that were until now count as used now, and are
+        returned with the blocks before them."""
+        freed = []
+        for slot in filter(None, map(self.find, keys)):
+            was_pinned, slot.pinned = slot.pinned, self.pins.covers(slot.key, charged_bytes=slot.charged_bytes)
+            if slot.pinned and not was_pinned:
+                self._charges.discard(slot)
+            if was_pinned and not slot.pinned and slot.phase is not Phase.LEAVING:
+                freed.append(slot)
+            if was_pinned is not slot.pinned and slot.phase is not Phase.WRITING:
+                self._ledger.pinned(slot)
+        return self.use(freed, now=now)
+
     def usage(self, tenant: str | None = None) -> list[Usage]:
         """The totals by tenant, layout and kind, as copies."""
         return [
@@ -215,6 +224,10 @@ class Space:
         counted = sum(slot.phase in (Phase.PRESENT, Phase.LEAVING) for slot in found)
         by_sums = sum(usage.records for usage in self._ledger.usages(None))
         faults = self._charges.faults([slot for slot in found if slot.phase in (Phase.WRITING, Phase.PRESENT)])
+        astray = sum(slot.pinned is not self.pins.covers(slot.key, charged_bytes=slot.charged_bytes) for slot in found)
+        faults += (
+            [f"pins: {astray} records are pinned though no pin names them, or the other way round"] if astray else []
+        )
         return faults + ([f"records: {by_sums} by the sums, {counted} by the records"] if by_sums != counted else [])
 
     def _make_room(self, change: Change, slot: Slot, quota_bytes: int | None) -> Shortage | Wait | None:
@@ -285,6 +298,11 @@ class Space:
         for sequence, slot in enumerate(slots, self._sequence + 1):
             slot.sequence = self._sequence = sequence
             self._charges.append(slot)
+
+    def _slot(self, key: RecordKey, entry: Entry) -> Slot:
+        slot = Slot(key, entry)
+        slot.pinned = self.pins.covers(key, charged_bytes=slot.charged_bytes)
+        return slot
 
     def _may_go(self, slot: Slot) -> bool:
         return not slot.busy and self._shelf(slot).may_go(slot)

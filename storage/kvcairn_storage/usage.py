@@ -16,7 +16,7 @@ class Usage:
     raw_bytes, stored_bytes: payloads decoded, and headers with payloads as kept; charged_bytes: whole pages.
     reused_records: used since they were stored; uses: how often, of those still here. What went is counted since the
     store was opened. oldest_created, latest_use: seconds since the epoch, None without records; latest_use may be that
-    of a record that is gone meanwhile.
+    of a record that is gone meanwhile. pinned_records, pinned_bytes: those that a pin keeps, and their whole pages.
     """
 
     tenant: str
@@ -33,8 +33,11 @@ class Usage:
     expired_records: int = 0
     quarantined_records: int = 0
     deleted_records: int = 0
+    purged_records: int = 0
     oldest_created: float | None = None
     latest_use: float | None = None
+    pinned_records: int = 0
+    pinned_bytes: int = 0
 
     def count(self, slot: Slot, *, sign: int) -> None:
         """Add (1) or take away (-1) one record."""
@@ -45,6 +48,12 @@ class Usage:
         self.charged_bytes += sign * slot.charged_bytes
         self.uses += sign * entry.uses
         self.reused_records += sign * (entry.uses > 0)
+        if slot.pinned:
+            self.count_pinned(slot, sign=sign)
+
+    def count_pinned(self, slot: Slot, *, sign: int) -> None:
+        self.pinned_records += sign
+        self.pinned_bytes += sign * slot.charged_bytes
 
     def count_gone(self, slot: Slot, cause: Cause) -> None:
         self.evicted_records += cause is Cause.EVICTED
@@ -52,6 +61,7 @@ class Usage:
         self.expired_records += cause is Cause.EXPIRED
         self.quarantined_records += cause is Cause.QUARANTINED
         self.deleted_records += cause is Cause.DELETED
+        self.purged_records += cause is Cause.PURGED
 
 
 class Ledger:
@@ -79,6 +89,10 @@ class Ledger:
         usage = self._usage(slot)
         usage.uses += 1
         usage.reused_records += slot.entry.uses == 0
+
+    def pinned(self, slot: Slot) -> None:
+        """The slot, which is counted already, is pinned from now on, or no more."""
+        self._usage(slot).count_pinned(slot, sign=1 if slot.pinned else -1)
 
     def usages(self, tenant: str | None) -> Iterator[Usage]:
         return (usage for usage in self._usages.values() if tenant in (None, usage.tenant))

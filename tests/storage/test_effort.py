@@ -8,7 +8,7 @@ import pytest
 
 from kvcairn_storage.memory import MemoryStore
 from kvcairn_storage.prefixes import NewRecord, PrefixStore
-from kvcairn_storage.testing import SECONDS, make_chain, make_put, make_record
+from kvcairn_storage.testing import LAYOUT, SECONDS, make_chain, make_put, make_record
 
 PAGE = 4096
 MANY = 400
@@ -70,6 +70,22 @@ def test_old_records_that_are_read_make_a_put_no_dearer(usual: int) -> None:
     store = full([*chain, *loners(10, tenants=2)])
     with store.hold([record.key for record in chain[MANY // 2 :]]):
         assert effort_of_a_put(store) < 2 * usual
+    store.close()
+
+
+def test_5000_pinned_records_older_than_all_others_make_a_put_no_dearer(usual: int) -> None:
+    """The put evicts, and what it may not take stands in no order that it would have to search."""
+    keys = [index.to_bytes(2, "big") * 16 for index in range(5000)]
+    store = PrefixStore(MemoryStore(), capacity_bytes=20_000 * PAGE)
+    filler = make_record(key=bytes(32), tenant="filler", payload=bytes(14_990 * PAGE - 144))
+    assert len(set(store.put([*make_chain(keys), *loners(10), filler]).result(SECONDS))) == 1
+    assert store.charged_bytes == store.capacity_bytes
+    pinned = store.pins.pin(
+        tenant="t", layout=LAYOUT, pin_id="p", keys=keys, block_tokens=128, limit_bytes=store.capacity_bytes
+    )
+    assert (pinned.obstacle, pinned.run.history_blocks) == (None, 5000)
+    assert effort_of_a_put(store) < 2 * usual
+    assert sum(usage.evicted_records for usage in store.usage()) == 2
     store.close()
 
 
