@@ -10,8 +10,12 @@ from starlette.exceptions import HTTPException
 
 from kvcairn_protocol.errors import KvcairnError
 from kvcairn_service.admission import Admission
+from kvcairn_service.audit import AuditLog
+from kvcairn_service.audited import Audited
 from kvcairn_service.auth import Gate
+from kvcairn_service.browsers import Shield
 from kvcairn_service.counters import Counters
+from kvcairn_service.docs_page import add_docs_page
 from kvcairn_service.layouts import Layouts
 from kvcairn_service.memory import MemoryBudget
 from kvcairn_service.metrics import Metrics
@@ -20,10 +24,12 @@ from kvcairn_service.problems import answer_http_exception, answer_kvcairn_error
 from kvcairn_service.routes import layouts, prefixes, record, records, stats, tenants
 from kvcairn_service.routes import service as service_routes
 from kvcairn_service.settings import Settings
+from kvcairn_service.standing import standing_tokens
 from kvcairn_service.state import Phase, Service, sweep_orphans
 from kvcairn_service.stores import Stores, open_stores
 from kvcairn_service.sweeps import run_sweeps
 from kvcairn_service.tenants import Tenants
+from kvcairn_service.tls import make_tls
 from kvcairn_service.tokens import Tokens
 from kvcairn_service.trace import Trace
 from kvcairn_storage.prefixes import PrefixStore
@@ -65,6 +71,9 @@ def compose(settings: Settings, stores: Stores) -> Service:
         counters=Counters(),
         budget=MemoryBudget(settings.upload_memory_bytes),
         generation=stores.generation,
+        standing=standing_tokens(settings),
+        audit=AuditLog(settings.audit_log),
+        tls=make_tls(settings),
     )
 
 
@@ -76,6 +85,8 @@ def build_app(service: Service) -> FastAPI:
         description=DESCRIPTION,
         lifespan=_lifespan,
         redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
     )
     metrics = Metrics(service)
     app.state.service, app.state.metrics = service, metrics
@@ -85,9 +96,12 @@ def build_app(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_exception_handler(RequestValidationError, answer_validation_error)
     app.add_middleware(Gate, service=service)
+    app.add_middleware(Audited, service=service)
     app.add_middleware(Admission, service=service)
     app.add_middleware(Trace, observe=metrics.observe)
+    app.add_middleware(Shield)
     app.openapi = document_of(app)  # type: ignore[method-assign]
+    add_docs_page(app)
     return app
 
 
@@ -95,6 +109,7 @@ def build_app(service: Service) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     async with contextlib.AsyncExitStack() as at_the_end:
+        at_the_end.callback(service.audit.close)
         at_the_end.push_async_callback(asyncio.to_thread, service.store.close)
         at_the_end.push_async_callback(asyncio.to_thread, service.senders.shutdown)
         await sweep_orphans(service)

@@ -15,23 +15,30 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kvcairn_protocol.errors import KvcairnError
 from kvcairn_service.errors import Forbidden, Unauthenticated
-from kvcairn_service.hosts import may_call
+from kvcairn_service.hosts import is_own_page, may_call
 from kvcairn_service.problems import problem_of
 from kvcairn_service.settings import Settings
 from kvcairn_service.state import Service
 from kvcairn_service.tenants import KeptTenant
-from kvcairn_service.tokens import matches
+from kvcairn_service.tokens import digest_of
+from kvcairn_storage.store import UNKNOWN_WRITER
 
 PROBES = frozenset({"/healthz", "/readyz"})
+ADMIN, EVERYBODY = "admin", "open"
+"""Writers that are no token: whoever holds the admin's, and whoever calls an open service. No token has such an id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """tenant: whose records a data endpoint means; None for one that may only read metrics."""
+    """tenant: whose records a data endpoint means; None for one that may only read metrics.
+
+    writer: what is remembered with the records that it stores, the id of its token as a rule.
+    """
 
     tenant: KeptTenant | None
     is_admin: bool
     may_read_metrics: bool
+    writer: str
 
 
 class Gate:
@@ -59,7 +66,7 @@ def identify(scope: Scope, service: Service) -> Caller | None:
     headers = Headers(scope=scope)
     if service.settings.is_open:
         _check_browser(scope, headers, service.settings)
-        return Caller(service.tenants.default, is_admin=True, may_read_metrics=True)
+        return Caller(service.tenants.default, is_admin=True, may_read_metrics=True, writer=EVERYBODY)
     if scope["path"] in PROBES:
         return None
     return _holder(_bearer(headers), service)
@@ -68,9 +75,13 @@ def identify(scope: Scope, service: Service) -> Caller | None:
 def _check_browser(scope: Scope, headers: Headers, settings: Settings) -> None:
     server = scope.get("server")
     is_unix_socket = server is not None and server[1] is None
-    host, origin = headers.get("host"), headers.get("origin")
     # No browser speaks to a Unix socket, and its clients send any Host.
-    if not is_unix_socket and not may_call(host, origin, settings.open_to):
+    if is_unix_socket:
+        return
+    host, origin, fetch_site = headers.get("host"), headers.get("origin"), headers.get("sec-fetch-site")
+    if not is_own_page(fetch_site):
+        raise Forbidden(f"an open service answers no other site's pages, not Sec-Fetch-Site {fetch_site!r}")
+    if not may_call(host, origin, settings.open_to):
         raise Forbidden(
             f"an open service answers loopback names only, not Host {host!r} with Origin {origin!r}; "
             f"start it with --open-to NAME, or with an admin token"
@@ -85,16 +96,18 @@ def _bearer(headers: Headers) -> str:
 
 
 def _holder(token: str, service: Service) -> Caller:
-    settings, tenants = service.settings, service.tenants
-    if settings.admin_token is not None and matches(token, settings.admin_token.get_secret_value()):
-        return Caller(tenants.default, is_admin=True, may_read_metrics=True)
-    if settings.metrics_token is not None and matches(token, settings.metrics_token.get_secret_value()):
-        return Caller(None, is_admin=False, may_read_metrics=True)
-    tenant_id = service.tokens.tenant_of(token)
-    tenant = tenants.by_id(tenant_id) if tenant_id else None
-    if tenant is None:
+    """Whose token it is. All that could match are compared, so that a refusal takes as long as any other."""
+    digest = digest_of(token)
+    is_admin, is_metrics = service.standing.admin.is_held(digest), service.standing.metrics.is_held(digest)
+    kept = service.tokens.find(token, digest)
+    tenant = service.tenants.by_id(kept.tenant) if kept else None
+    if is_admin:
+        return Caller(service.tenants.default, is_admin=True, may_read_metrics=True, writer=ADMIN)
+    if is_metrics:
+        return Caller(None, is_admin=False, may_read_metrics=True, writer=UNKNOWN_WRITER)
+    if kept is None or tenant is None:
         raise Unauthenticated("this token is not known, or it was revoked")
-    return Caller(tenant, is_admin=False, may_read_metrics=False)
+    return Caller(tenant, is_admin=False, may_read_metrics=False, writer=kept.id)
 
 
 bearer = HTTPBearer(auto_error=False, description="A tenant's token, or the admin's; an open service asks for none.")

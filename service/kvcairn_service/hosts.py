@@ -27,6 +27,15 @@ def may_call(host: str | None, origin: str | None, open_to: Collection[str]) -> 
     return origin is None or _is_known(_origin_name(origin), open_to)
 
 
+def is_own_page(fetch_site: str | None) -> bool:
+    """Whether a browser's Sec-Fetch-Site says that no other page than the service's own made it ask; None: no browser.
+
+    `none` is a person who typed the address. Another port of this machine is another site to us, though `same-site`
+    to a browser.
+    """
+    return fetch_site is None or fetch_site in ("same-origin", "none")
+
+
 def _is_known(name: str | None, open_to: Collection[str]) -> bool:
     if name is None:
         return False

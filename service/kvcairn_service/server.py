@@ -14,13 +14,19 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from kvcairn_service.audit import OPERATOR, Entry
 from kvcairn_service.connection import Connection, connection_class
 from kvcairn_service.errors import SettingsError
 from kvcairn_service.lane_check import lanes_work
+from kvcairn_service.reloads import Reloadable, Reloads
 from kvcairn_service.settings import Settings
 from kvcairn_service.state import Phase, Service
+from kvcairn_service.tls import ServerTls
 
 BACKLOG = 2048
+RELOAD_TICKS = 50
+"""Files are looked at every five seconds."""
+
 PRIVATE_MODE, PUBLIC_MODE = 0o600, 0o666
 
 
@@ -84,17 +90,17 @@ def _remove_dead_socket(path: Path) -> None:
     raise SettingsError(f"uds: another process listens on {path}")
 
 
-def places(sockets: Sequence[socket.socket]) -> list[str]:
+def places(sockets: Sequence[socket.socket], tls: ServerTls | None) -> list[str]:
     """Where the sockets can be reached, as URLs."""
-    return [_place(sock) for sock in sockets]
+    return [_place(sock, "http" if tls is None else "https") for sock in sockets]
 
 
-def _place(sock: socket.socket) -> str:
+def _place(sock: socket.socket, scheme: str) -> str:
     name = sock.getsockname()
     if sock.family == socket.AF_UNIX:
         return f"unix:{name}"
     host = f"[{name[0]}]" if sock.family == socket.AF_INET6 else name[0]
-    return f"http://{host}:{name[1]}"
+    return f"{scheme}://{host}:{name[1]}"
 
 
 class Server(uvicorn.Server):
@@ -107,11 +113,37 @@ class Server(uvicorn.Server):
         self._protocol = protocol
         self._service = service
         self._announcement = announcement
+        self._reloads = reloads_of(service)
+        self._is_reload_asked = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._protocol.has_lanes = await lanes_work(self._protocol)
-        await super().startup(sockets)
+        await super().startup([])  # the application; it would give TLS to every socket, or to none
+        for sock in sockets or ():
+            self.servers.append(await self._listen(sock))
         print(self._announcement, flush=True)
+
+    async def _listen(self, sock: socket.socket) -> asyncio.Server:
+        loop, tls = asyncio.get_running_loop(), self._service.tls
+        if tls is None or sock.family == socket.AF_UNIX:
+            return await loop.create_server(self._make_protocol, sock=sock, backlog=BACKLOG)
+        bound_seconds = self._service.settings.header_seconds
+        return await loop.create_server(
+            self._make_protocol, sock=sock, backlog=BACKLOG, ssl=tls,
+            ssl_handshake_timeout=bound_seconds, ssl_shutdown_timeout=bound_seconds,
+        )  # fmt: skip
+
+    def _make_protocol(self) -> Connection:
+        return self._protocol(self.config, self.server_state, self.lifespan.state)
+
+    async def on_tick(self, counter: int) -> bool:
+        """As uvicorn's, ten times a second; reads again what changed, everything after a SIGHUP."""
+        if self._is_reload_asked or counter % RELOAD_TICKS == 0:
+            names = self._reloads.all() if self._is_reload_asked else self._reloads.changed()
+            self._is_reload_asked = False
+            for name in names:
+                await self._service.audit.note(Entry(who=OPERATOR, action=f"reload.{name}", outcome="done"))
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Refuse new requests, let those under way end within the bound, then close. A second signal ends the wait."""
@@ -127,6 +159,7 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Generator[None, None, None]:
         """As uvicorn's, but the signal is not raised again afterwards: an orderly end is status 0."""
         before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._on_hangup)
         try:
             yield
         finally:
@@ -137,10 +170,27 @@ class Server(uvicorn.Server):
         self.force_exit = self.should_exit
         self.should_exit = True
 
+    def _on_hangup(self, _number: int, _frame: FrameType | None) -> None:
+        self._is_reload_asked = True
+
+
+def reloads_of(service: Service) -> Reloads:
+    """What this service reads again from files: certificates, the settings' tokens, and where the audit log is."""
+    parts = [
+        Reloadable(token.name, (token.file,), token.reload)
+        for token in (service.standing.admin, service.standing.metrics)
+        if token.file is not None
+    ]
+    if service.tls is not None:
+        parts.append(Reloadable("tls", service.tls.files.paths, service.tls.reload))
+    if service.settings.audit_log is not None:
+        parts.append(Reloadable("audit_log", (service.settings.audit_log,), service.audit.reopen))
+    return Reloads(parts)
+
 
 def announce(settings: Settings, service: Service, sockets: Sequence[socket.socket]) -> str:
     """The one line of a start: where, for whom, how much."""
-    where = " and ".join(places(sockets))
+    where = " and ".join(places(sockets, service.tls))
     whom = "open: every caller is tenant default and admin" if settings.is_open else "closed: callers need a token"
     gibibytes = service.store.capacity_bytes / (1 << 30)
     return f"kvcairn listening on {where} ({whom}; capacity {gibibytes:.1f} GiB in {settings.data})"

@@ -23,8 +23,17 @@ from kvcairn_service.errors import SettingsError
 from kvcairn_service.hosts import is_loopback
 
 PREFIX = "KVCAIRN_"
-CLIENT_VARIABLES = frozenset({"KVCAIRN_URL", "KVCAIRN_TOKEN"})
-"""Read by the commands that ask a running service; known here so that one environment may hold both."""
+CLIENT_VARIABLES = frozenset(
+    {
+        "KVCAIRN_URL",
+        "KVCAIRN_TOKEN",
+        "KVCAIRN_MAC_KEY_FILE",
+        "KVCAIRN_TLS_CA",
+        "KVCAIRN_CLIENT_CERT",
+        "KVCAIRN_CLIENT_KEY",
+    }
+)
+"""Read by clients and by the commands that ask a running service; known here so that one environment may hold both."""
 
 MEBIBYTE = 1 << 20
 
@@ -34,7 +43,7 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class Settings(BaseSettings):
-    """Everything that can be set, each under one name as variable and file key; nine of them are flags, too."""
+    """Everything that can be set, each under one name as variable and file key; the most used are flags, too."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
@@ -49,6 +58,10 @@ class Settings(BaseSettings):
     admin_token_file: Path | None = None
     metrics_token: SecretStr | None = None
     metrics_token_file: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    audit_log: Path | None = None
 
     max_layouts: Count = 256
     max_layout_bytes: Bytes = ByteSize(256 << 10)
@@ -76,6 +89,11 @@ class Settings(BaseSettings):
         return max(64 << 10, self.max_keys * 512)
 
     @property
+    def sends_tokens_in_clear(self) -> bool:
+        """Whether callers send their tokens over a network, and everybody on the way can read them."""
+        return not self.is_open and self.host is not None and self.tls_cert is None and not is_loopback(self.host)
+
+    @property
     def is_open(self) -> bool:
         """Whether every caller is the tenant `default` and the admin: no admin token was given."""
         return self.admin_token is None
@@ -88,7 +106,7 @@ class Settings(BaseSettings):
             return names
         return tuple(name.strip().lower().strip("[]") if isinstance(name, str) else name for name in names if name)
 
-    @field_validator("host", "uds", "config", "capacity", mode="before")
+    @field_validator("host", "uds", "config", "capacity", "audit_log", mode="before")
     @classmethod
     def _none_is_none(cls, value: object) -> object:
         return None if value in ("", "none") else value
@@ -108,6 +126,7 @@ class Settings(BaseSettings):
     def _fit_together(self) -> Self:
         self._check_tokens()
         self._check_places()
+        self._check_tls()
         if self.upload_memory_bytes < 2 * self.max_record_bytes:
             raise ValueError("upload_memory_bytes must be at least twice max_record_bytes")
         if self.max_body_bytes <= self.max_record_bytes:
@@ -132,6 +151,17 @@ class Settings(BaseSettings):
                 f"host: without an admin token the service is open to whoever reaches it, so it binds loopback only, "
                 f"not {self.host}; set KVCAIRN_ADMIN_TOKEN, or say --open-to {self.host} at your own risk"
             )
+
+    def _check_tls(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
+            raise ValueError(f"{given} is set and {missing} is not; TLS needs both")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError(
+                "tls_client_ca has no meaning without tls_cert and tls_key: only TLS asks for certificates"
+            )
+        if self.tls_cert is not None and self.host is None:
+            raise ValueError("tls_cert has no meaning with host none: a Unix socket stays plain")
 
     def _may_bind(self, host: str) -> bool:
         return is_loopback(host) or host.lower().strip("[]") in self.open_to

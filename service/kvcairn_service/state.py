@@ -10,11 +10,14 @@ from enum import Enum
 from starlette.requests import Request
 
 from kvcairn_protocol.layout import Kind
+from kvcairn_service.audit import AuditLog
 from kvcairn_service.counters import Counters
 from kvcairn_service.layouts import Layouts
 from kvcairn_service.memory import MemoryBudget
 from kvcairn_service.settings import Settings
+from kvcairn_service.standing import StandingTokens
 from kvcairn_service.tenants import KeptTenant, Tenants
+from kvcairn_service.tls import ServerTls
 from kvcairn_service.tokens import Tokens
 from kvcairn_storage.prefixes import PrefixStore
 from kvcairn_storage.store import RecordKey, RecordStore
@@ -37,6 +40,7 @@ class Service:
 
     generation: the data directory's own id, new for a new directory. decoding: bounds how many records are decoded at
     once, since each takes a multiple of its size in memory. senders: the threads that write records to sockets.
+    standing: the admin's and the metrics token. tls: of the TCP port; None where it speaks plain HTTP.
     """
 
     settings: Settings
@@ -48,6 +52,9 @@ class Service:
     counters: Counters
     budget: MemoryBudget
     generation: str
+    standing: StandingTokens
+    audit: AuditLog
+    tls: ServerTls | None = None
     phase: Phase = Phase.STARTING
     started_seconds: float = field(default_factory=time.monotonic)
     decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))

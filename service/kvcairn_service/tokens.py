@@ -18,6 +18,8 @@ from kvcairn_storage.store import DocumentStore
 
 TABLE = "tokens"
 PREFIX = "kvc"
+NOBODYS = "0" * 64
+"""A digest that no text has: what is compared where there is no such token."""
 
 
 class KeptToken(BaseModel):
@@ -39,13 +41,12 @@ class Tokens:
         kept = (KeptToken.model_validate_json(data) for data in documents.documents(TABLE).values())
         self._by_id = {token.id: token for token in kept}
 
-    def tenant_of(self, text: str) -> str | None:
-        """The id of the tenant whose valid token this is; None for any other text."""
+    def find(self, text: str, digest: str) -> KeptToken | None:
+        """The valid token that this text with this digest is; None for any other text, after the same work."""
         parts = text.split("_", 2)
         kept = self._by_id.get(parts[1]) if len(parts) == 3 else None
-        if kept is None or not hmac.compare_digest(kept.sha256, _digest(text)):
-            return None
-        return kept.tenant
+        is_same = hmac.compare_digest(kept.sha256 if kept else NOBODYS, digest)
+        return kept if is_same else None
 
     def of(self, tenant_id: str) -> list[TokenInfo]:
         """A tenant's tokens, oldest first; never their text."""
@@ -61,7 +62,7 @@ class Tokens:
         """A new token, committed on return; the only time that its text is known."""
         token_id = secrets.token_hex(6)
         text = f"{PREFIX}_{token_id}_{secrets.token_urlsafe(32)}"
-        kept = KeptToken(id=token_id, tenant=tenant_id, sha256=_digest(text), created=time.time())
+        kept = KeptToken(id=token_id, tenant=tenant_id, sha256=digest_of(text), created=time.time())
         await asyncio.to_thread(self._documents.put_document, TABLE, token_id, kept.model_dump_json().encode())
         self._by_id[token_id] = kept
         return TokenCreated(id=token_id, token=text)
@@ -83,10 +84,6 @@ class Tokens:
         await asyncio.to_thread(self._documents.delete_document, TABLE, token_id)
 
 
-def matches(text: str, secret: str) -> bool:
-    """Whether the two are the same text, in a time that does not tell where they differ."""
-    return hmac.compare_digest(_digest(text), _digest(secret))
-
-
-def _digest(text: str) -> str:
+def digest_of(text: str) -> str:
+    """What is kept of a token, and compared: equal digests take as long to compare as different ones."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 
 from kvcairn_protocol.messages import Tenant, TenantChange, TenantName, Tenants, TenantSettings, TokenCreated, Tokens
+from kvcairn_service.audited import describe
 from kvcairn_service.auth import admin_of
 from kvcairn_service.bodies import read_json
 from kvcairn_service.errors import RuleBroken
@@ -36,6 +37,7 @@ async def put_tenant(name: Name, request: Request, service: Running) -> Tenant:
     """Make a tenant, or set all of its settings; what is left out takes its default."""
     change = await read_json(request, TenantChange, service.settings)
     settings = _settings(name, change)
+    describe(request, settings=settings.model_dump(mode="json"))
     return (await service.tenants.change(name, lambda known: _checked(service, known, settings))).document
 
 
@@ -43,6 +45,7 @@ async def put_tenant(name: Name, request: Request, service: Running) -> Tenant:
 async def patch_tenant(name: Name, request: Request, service: Running) -> Tenant:
     """Change what the body names, keep the rest; a strategy is replaced whole, null means unlimited."""
     changes = _settings(name, await read_json(request, TenantChange, service.settings))
+    describe(request, settings=changes.model_dump(mode="json", exclude_unset=True))
 
     def merged(known: KeptTenant | None) -> TenantSettings:
         return _checked(service, known, merge(service.tenants.get(name).document, changes))
@@ -69,10 +72,12 @@ async def delete_tenant(name: Name, service: Running) -> None:
 
 
 @router.post("/{name}/tokens", responses=problems(404, 422))
-async def make_token(name: Name, service: Running) -> TokenCreated:
+async def make_token(name: Name, request: Request, service: Running) -> TokenCreated:
     """A new token beside those there are; the only time that its text is shown."""
     async with service.tenants.unchanged(service.tenants.get(name).id) as tenant:
-        return await service.tokens.make(tenant.id)
+        made = await service.tokens.make(tenant.id)
+    describe(request, token_id=made.id)
+    return made
 
 
 @router.get("/{name}/tokens", responses=problems(404, 422))
