@@ -21,11 +21,11 @@ from kvcairn_service.settings import Settings
 from kvcairn_service.state import Service
 from kvcairn_service.tenants import KeptTenant
 from kvcairn_service.tokens import digest_of
-from kvcairn_storage.store import UNKNOWN_WRITER
 
 PROBES = frozenset({"/healthz", "/readyz"})
-ADMIN, EVERYBODY = "admin", "open"
-"""Writers that are no token: whoever holds the admin's, and whoever calls an open service. No token has such an id."""
+ADMIN, EVERYBODY, METRICS = "admin", "open", "metrics"
+"""Who is known by no token of a tenant: whoever holds the admin's or the metrics token, or calls an open service. No
+tenant's token has such an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _holder(token: str, service: Service) -> Caller:
     if is_admin:
         return Caller(service.tenants.default, is_admin=True, may_read_metrics=True, writer=ADMIN)
     if is_metrics:
-        return Caller(None, is_admin=False, may_read_metrics=True, writer=UNKNOWN_WRITER)
+        return Caller(None, is_admin=False, may_read_metrics=True, writer=METRICS)
     if kept is None or tenant is None:
         raise Unauthenticated("this token is not known, or it was revoked")
     return Caller(tenant, is_admin=False, may_read_metrics=False, writer=kept.id)

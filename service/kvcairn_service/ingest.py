@@ -79,11 +79,13 @@ class Tally:
 class Upload:
     """One upload of a tenant's. To be used once, from the event loop.
 
-    _held: buffers that no commit has taken over, by their records' index.
+    writer: what is remembered with its records (see Caller). _held: buffers that no commit has taken over, by their
+    records' index.
     """
 
     service: Service
     tenant: KeptTenant
+    writer: str
     tally: Tally = field(default_factory=Tally)
     _held: dict[int, memoryview] = field(default_factory=dict)
     _group: list[Received] = field(default_factory=list)
@@ -183,7 +185,8 @@ class Upload:
     def _commit(self, group: Sequence[Received]) -> "asyncio.Future[list[PutResult]]":
         """Hand a group to the store, its buffers with it; they come back with the store's answer."""
         tenant = self.service.tenants.by_id(self.tenant.id) or self.tenant
-        records = [NewRecord(tenant.id, each.header, _block_tokens(each), (each.data,)) for each in group]
+        writer = self.writer
+        records = [NewRecord(tenant.id, each.header, _block_tokens(each), (each.data,), writer) for each in group]
         committed = asyncio.wrap_future(self.service.store.put(records, quota_bytes=tenant.document.quota_bytes))
         buffers = [self._held.pop(each.index) for each in group]
         committed.add_done_callback(lambda _: self._give_back(*buffers))

@@ -17,6 +17,7 @@ class Cause(StrEnum):
     EXPIRED = "expired"
     DELETED = "deleted"
     QUARANTINED = "quarantined"
+    PURGED = "purged"
 
 
 class Shortage(StrEnum):

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from kvcairn_protocol.layout import Kind
 
 Bytes = bytes | bytearray | memoryview
-UNKNOWN_WRITER = ""
+UNKNOWN_WRITER = "unknown"
 """Of records that were stored before writers were remembered (data format 1)."""
 
 MAX_WRITER_BYTES = 32

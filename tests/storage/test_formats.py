@@ -66,7 +66,7 @@ def test_every_record_of_format_1_is_served_byte_for_byte_by_a_writer_that_is_no
     assert records.identity.generation == GENERATION
     found = {(int(key.kind), key.key): (records.get(key), entry) for key, entry in records.scan()}
     assert {name: data for name, (data, _) in found.items()} == RECORDS
-    assert {entry.writer for _, entry in found.values()} == {""}
+    assert {entry.writer for _, entry in found.values()} == {"unknown"}
     assert {name: entry.uses for name, (_, entry) in found.items()} == {
         name: int(name[0] == HISTORY) for name in RECORDS
     }
@@ -84,9 +84,9 @@ def test_what_is_stored_and_used_from_now_on_has_rows_of_format_2_among_the_old_
     state = next(key for key, _ in records.scan() if key.kind is Kind.STATE)
     assert store.touch([state]) == 1
     store.close()
-    assert entry_row_bytes(old) == {68: 4, 69: 1, 69 + 12: 1}
+    assert entry_row_bytes(old) == {68: 4, 69 + 7: 1, 69 + 12: 1}
     reader = LmdbReader(old)
-    assert Counter(entry.writer for _, entry in reader.scan()) == {"": 5, "0123456789ab": 1}
+    assert Counter(entry.writer for _, entry in reader.scan()) == {"unknown": 5, "0123456789ab": 1}
     assert {entry.uses for key, entry in reader.scan() if key == state} == {1}
     assert reader.check_integrity() == []
     reader.close()

@@ -47,11 +47,11 @@ def test_the_rows_are_as_documented() -> None:
     assert pack_key(key) == b"\x02ab" + b"L" * 32 + b"\x02" + b"K" * 32
     entry = Entry(1, b"P" * 16, 2, 3, 4, 0.0, math.inf, 5, "ab12")
     assert pack_entry(entry).hex() == FORMAT_1_ROW.hex() + "04" + b"ab12".hex()
-    assert pack_entry(Entry(1, b"P" * 16, 2, 3, 4, 0.0, math.inf, 5)) == FORMAT_1_ROW + b"\0"
+    assert pack_entry(Entry(1, b"P" * 16, 2, 3, 4, 0.0, math.inf, 5)) == FORMAT_1_ROW + b"\7unknown"
 
 
 def test_a_row_of_format_1_is_an_entry_whose_writer_is_not_known() -> None:
-    assert unpack_entry(FORMAT_1_ROW) == Entry(1, b"P" * 16, 2, 3, 4, 0.0, math.inf, 5, "")
+    assert unpack_entry(FORMAT_1_ROW) == Entry(1, b"P" * 16, 2, 3, 4, 0.0, math.inf, 5, "unknown")
 
 
 @pytest.mark.parametrize("tail", [b"\x01", b"\x00a", b"\x02a", b"\x01ab", b"\x02\xc3\xa9"])

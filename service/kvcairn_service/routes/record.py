@@ -11,7 +11,7 @@ from kvcairn_protocol.errors import Reason, TrailingBytes
 from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.messages import RECORDS_TYPE, Hex32, KindLabel, StoreAnswer
 from kvcairn_protocol.record import HEADER_BYTES, check_asked, check_header, parse_header
-from kvcairn_service.auth import CallingTenant
+from kvcairn_service.auth import CallingTenant, caller_of
 from kvcairn_service.bodies import check_type, open_body
 from kvcairn_service.errors import NotFound, RuleBroken
 from kvcairn_service.ingest import RECORD_TYPES, Upload
@@ -97,7 +97,8 @@ async def put_record(named: Named, request: Request, service: Running, tenant: C
     layout = service.layouts.get(tenant.id, named.layout)
     limit_bytes = HEADER_BYTES + service.settings.max_record_bytes
     async with open_body(request, max_bytes=limit_bytes, pace=pace_of(service.settings)) as body:
-        answer = await Upload(service=service, tenant=tenant).run(NamedBody(body, named, layout, limit_bytes))
+        upload = Upload(service=service, tenant=tenant, writer=caller_of(request).writer)
+        answer = await upload.run(NamedBody(body, named, layout, limit_bytes))
     if answer.rejected:
         reason = answer.rejected[0].reason
         raise RuleBroken(f"the record was not stored: {_SAID.get(reason, reason)}", members={"reason": reason})

@@ -12,7 +12,7 @@ from kvcairn_protocol.messages import (
     ReportRequest,
     StoreAnswer,
 )
-from kvcairn_service.auth import CallingTenant
+from kvcairn_service.auth import CallingTenant, caller_of
 from kvcairn_service.bodies import check_type, open_body, read_json
 from kvcairn_service.ingest import RECORD_TYPES, Upload
 from kvcairn_service.openapi import problems, reads, reads_records, sends_records
@@ -75,7 +75,7 @@ async def store(request: Request, service: Running, tenant: CallingTenant) -> St
     check_type(request, RECORD_TYPES)
     settings = service.settings
     async with open_body(request, max_bytes=settings.max_body_bytes, pace=pace_of(settings)) as body:
-        return await Upload(service=service, tenant=tenant).run(body)
+        return await Upload(service=service, tenant=tenant, writer=caller_of(request).writer).run(body)
 
 
 @router.post("/records:report", openapi_extra=reads(ReportRequest), responses=problems(400, 408, 409, 415, 422))
