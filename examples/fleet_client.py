@@ -24,10 +24,11 @@ def main(
     question: Annotated[str, typer.Option(help="What follows the shared prompt.")] = "How do I move a domain?",
     prompt_file: Annotated[Path | None, typer.Option(help="The shared prompt; a built-in one by default.")] = None,
 ) -> None:
-    """Prefill once, restore everywhere. Reads KVCAIRN_URL and KVCAIRN_TOKEN."""
+    """Prefill once, restore everywhere. Reads KVCAIRN_URL, KVCAIRN_TOKEN and KVCAIRN_TLS_CA."""
     console = Console()
     shared = prompt_file.read_text() if prompt_file else system_prompt()
-    client = Client(os.environ.get("KVCAIRN_URL", DEFAULT_URL), token=os.environ.get("KVCAIRN_TOKEN"))
+    url, token, ca = (os.environ.get(f"KVCAIRN_{variable}") for variable in ("URL", "TOKEN", "TLS_CA"))
+    client = Client(url or DEFAULT_URL, token=token, tls_ca=ca)
     with client, CachedPrefill(small_model(), client, model_id=MODEL_ID) as prefill, Progress(console=console) as bars:
         task = bars.add_task(f"{name}: prefill", total=None)
         result = prefill(

@@ -3,7 +3,7 @@
 import logging
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,10 +19,12 @@ from kvcairn_client.deadline import Deadline
 from kvcairn_client.errors import ClientError, ClosedClient
 from kvcairn_client.exchange import Exchanges
 from kvcairn_client.fetching import Fetching
+from kvcairn_client.mac_keys import MacKeys, mac_keys
 from kvcairn_client.outgoing import StoreBody, added, bodies
 from kvcairn_client.questions import Questions
 from kvcairn_client.records import FetchResult, Lookup, Outgoing, Ref, Wanted
 from kvcairn_client.registry import Registry
+from kvcairn_client.tls import TlsFiles, tls_of
 from kvcairn_client.transport import Transport
 from kvcairn_protocol.codec import CodecName
 from kvcairn_protocol.layout import Kind, Layout
@@ -45,31 +47,41 @@ class Client:
     Thread-safe; not to be carried across a fork.
 
     url: http://HOST:PORT, https://HOST:PORT or unix:/PATH. token: the tenant's, None for an open service.
-    budgets: how long each call may take. tls: the context for https; None trusts the system's certificates.
+    budgets: how long each call may take.
+    tls_ca, tls_cert, tls_key: PEM files for https: whom to trust (None: the system's CAs), and what to show where a
+    service asks for a certificate; read again when they change. tls: a whole context instead of them.
     attach: the service's data directory, where this process is on its host and may read and write there; fetches then
     copy records straight out of it (docs/decisions/attach.md). Refused, by fetching over the network, where the
     directory holds records of several tenants, unless attach_shared says that they all trust this process. Needs lmdb.
     connections: over how many a large fetch is shared out; more than one where the network caps a single flow.
+    mac_key, mac_key_file: sign what is stored and refuse what is not signed, for a service that is not trusted with it
+    (docs/decisions/mac.md): 16 random bytes or more, or several keys of which the first signs; or a file with one a
+    line, in hex. Without either, the file that KVCAIRN_MAC_KEY_FILE names. Layouts are then those of `mac_keys`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword-only options, each with a default
         self,
         url: str = DEFAULT_URL,
         *,
         token: str | None = None,
         budgets: Budgets = DEFAULT_BUDGETS,
         tls: ssl.SSLContext | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
+        tls_cert: str | os.PathLike[str] | None = None,
+        tls_key: str | os.PathLike[str] | None = None,
         attach: str | os.PathLike[str] | None = None,
         attach_shared: bool = False,
         connections: int = 1,
+        mac_key: bytes | Sequence[bytes] | None = None,
+        mac_key_file: str | os.PathLike[str] | None = None,
     ) -> None:
+        self._mac_keys = mac_keys(mac_key, mac_key_file)
         address = parse_address(url)
         headers = {"User-Agent": "kvcairn-client", **bearer(token)}
-        if address.tls and tls is None:
-            tls = ssl.create_default_context()
-        endpoint = Endpoint(address=address, connect_seconds=budgets.connect_seconds, tls=tls)
+        contexts = tls_of(address, tls, TlsFiles(tls_ca, tls_cert, tls_key))
+        endpoint = Endpoint(address=address, connect_seconds=budgets.connect_seconds, tls=contexts)
         self._url, self._budgets = str(address), budgets
-        self._owner, self._is_closed = os.getpid(), False
+        self._owner, self._is_closed, self._has_warned = os.getpid(), False, False
         self._control = Control(endpoint, headers)
         self._registry = Registry(self._control)
         self._questions = Questions(self._control, self._registry)
@@ -80,6 +92,11 @@ class Client:
             self._transport, self._registry, connections=connections, control_seconds=budgets.control_seconds
         )
         self._attachment = None if attach is None else self._attached_to(Path(attach), is_shared=attach_shared)
+
+    @property
+    def mac_keys(self) -> MacKeys:
+        """What records are signed and checked with; `mac_keys.authenticated(layout)` is what to store under."""
+        return self._mac_keys
 
     def service(self) -> ServiceInfo:
         """Name, version, limits and features of the service."""
@@ -102,13 +119,15 @@ class Client:
 
         Raises only where nothing was received; what ends a transfer under way is the result's `fault`. Targets that
         are not loaded have undefined content. Records found bad are misses, and are reported to the service
-        afterwards, within control_seconds of their own.
+        afterwards, within control_seconds of their own; those with a wrong MAC are deleted there, so that right ones
+        can be stored. A payload with a MAC ends with it. ValueError where the layout is not one of the client's keys.
         """
         items = byte_targets(layout, wanted)
+        mac_key = self._mac_keys.of(layout, [item.kind for item in items])
         deadline = self._start(self._budgets.fetch_seconds, "fetch_seconds")
         if self._attachment is not None:
-            return self._attachment.fetch(layout, items, deadline)
-        return self._fetch_over_network(layout, items, deadline)
+            return self._attachment.fetch(layout, items, deadline, mac_key=mac_key)
+        return self._fetch_over_network(layout, items, deadline, mac_key=mac_key)
 
     def fetch_bytes(self, layout: Layout, kind: Kind, key: bytes) -> bytes | None:
         """One record's decoded payload; None where the service does not have it, or not in good order."""
@@ -123,7 +142,9 @@ class Client:
 
         Sent as bodies within the service's limit; where one of them fails, those before it stand. May be repeated:
         what is there already counts as present. Raises a RecordError for a record that no reader would accept.
+        Under a layout with a MAC, the last 32 bytes of each payload are made here, whatever the caller's are.
         """
+        mac_key = self._mac_keys.of(layout, [record.kind for record in records])
         deadline = self._start(self._budgets.store_seconds, "store_seconds")
         total = StoreAnswer(stored=0, present=0, rejected=[])
         if not records:
@@ -131,7 +152,7 @@ class Client:
         self._registry.register(layout, self._within_control(deadline))
         limits = self._registry.limits(self._within_control(deadline))
         most = {"limit_bytes": limits.body_bytes, "limit_records": limits.keys_per_request}
-        for body in bodies(layout, records, codec, **most):
+        for body in bodies(layout, records, codec, **most, mac_key=mac_key):
             call = partial(self._store_body, layout, body, deadline)
             total = added(total, self._registry.with_layout(layout, deadline, call), first=body.first)
         return total
@@ -204,10 +225,14 @@ class Client:
             over_network=self._fetch_over_network,
         )
 
-    def _fetch_over_network(self, layout: Layout, items: Sequence[Wanted], deadline: Deadline) -> FetchResult:
-        result, bad = self._fetching.fetch(layout, items, deadline)
-        self._report_bad(layout, bad)
-        return result
+    def _fetch_over_network(
+        self, layout: Layout, items: Sequence[Wanted], deadline: Deadline, *, mac_key: bytes | None
+    ) -> FetchResult:
+        fetched = self._fetching.fetch(layout, items, deadline, mac_key=mac_key)
+        self._note_forged(fetched.forged)
+        self._report_bad(fetched.bad, partial(self._questions.report, layout))
+        self._report_bad(fetched.forged, partial(self._questions.remove, layout))
+        return fetched.result
 
     def _store_body(self, layout: Layout, body: StoreBody, deadline: Deadline) -> StoreAnswer:
         """Store one body; once more where the service turns out to have forgotten the layout."""
@@ -218,13 +243,21 @@ class Client:
             answer = self._transport.store(body, deadline)
         return answer
 
-    def _report_bad(self, layout: Layout, bad: Sequence[Ref]) -> None:
+    def _note_forged(self, forged: Sequence[Ref]) -> None:
+        """One warning a client: what a store that lies may cause must not fill the log."""
+        if forged:
+            level = logging.DEBUG if self._has_warned else logging.WARNING
+            self._has_warned = True
+            first = f"{forged[0].kind.label} {forged[0].key.hex()}"
+            _log.log(level, "%d records of %s have a wrong MAC, such as %s; not used", len(forged), self._url, first)
+
+    def _report_bad(self, bad: Sequence[Ref], report: Callable[[Ref, Deadline], object]) -> None:
         """Best effort: a fetch that went wrong already must not fail, or cost much more, for the sake of a report."""
         if not bad:
             return
         try:
             deadline = self._start_control()
             for ref in bad[:REPORTS_A_FETCH]:
-                self._questions.report(layout, ref, deadline)
+                report(ref, deadline)
         except ClientError as error:
             _log.info("records that were found bad could not be reported: %s", error)

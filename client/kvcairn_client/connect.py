@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from kvcairn_client.address import Address
 from kvcairn_client.deadline import Deadline
 from kvcairn_client.errors import ServiceUnreachable
+from kvcairn_client.tls import Contexts
 from kvcairn_client.wire import Wire
 
 UNIX_SEND_BYTES = 4 << 20
@@ -22,11 +23,11 @@ class _Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where to connect and how. connect_seconds: the most that one connection may take. tls: the context for https."""
+    """Where to connect and how. connect_seconds: the most that one connection may take. tls: the contexts for https."""
 
     address: Address
     connect_seconds: float
-    tls: ssl.SSLContext | None = None
+    tls: Contexts | None = None
 
     def connect(self, deadline: Deadline) -> Wire:
         """A wire to the service; ServiceUnreachable or BudgetExceeded where there is none. It is not armed yet."""
@@ -34,7 +35,7 @@ class Endpoint:
         wire = Wire(_connect_first(_candidates(self.address, deadline), deadline, str(self.address)))
         if self.tls is not None and self.address.tls:
             wire.arm(deadline)
-            _start_tls(wire, self.tls, self.address.host)
+            _start_tls(wire, self.tls(), self.address.host)
         return wire
 
 

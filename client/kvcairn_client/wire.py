@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvcairn_client.deadline import Deadline
 from kvcairn_client.errors import BudgetExceeded, ServiceUnreachable
+from kvcairn_client.tls import explained
 from kvcairn_protocol.codec import Bytes
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Wire:
         try:
             wrapped = context.wrap_socket(self._sock, server_hostname=server_name, do_handshake_on_connect=False)
         except (OSError, ValueError) as error:
-            raise ServiceUnreachable(f"TLS could not be started: {error}") from error
+            cause = explained(error) if isinstance(error, OSError) else error
+            raise ServiceUnreachable(f"TLS could not be started: {cause}") from error
         self._sock = wrapped
         while (event := self._try(wrapped.do_handshake)) is not None:
             self._wait(event)
@@ -186,7 +188,7 @@ def _wanted_event(error: OSError, usual: int) -> int:
         return select.POLLOUT
     if isinstance(error, BlockingIOError):
         return usual
-    raise ServiceUnreachable(f"the connection broke: {error}") from error
+    raise ServiceUnreachable(f"the connection broke: {explained(error)}") from error
 
 
 def _refill(waiting: "deque[memoryview]", rest: Iterator[memoryview]) -> bool:

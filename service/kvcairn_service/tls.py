@@ -16,10 +16,15 @@ from kvcairn_service.errors import SettingsError
 from kvcairn_service.flood import Flood
 from kvcairn_service.settings import Settings
 
-PLAIN_ANSWER = (
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 41\r\nconnection: close\r\n\r\n"
-    b"this port speaks TLS: ask it by https://\n"
+_PLAIN_PROBLEM = (
+    b'{"type": "urn:kvcairn:problem:bad-request", "title": "Bad Request", "status": 400, '
+    b'"detail": "this port speaks TLS: ask it by https://", "request_id": null}'
 )
+PLAIN_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\ncontent-length: %d\r\n"
+    b"connection: close\r\n\r\n%b" % (len(_PLAIN_PROBLEM), _PLAIN_PROBLEM)
+)
+"""What one gets who speaks plain HTTP to the TLS port."""
 
 HTTP_1_1 = "http/1.1"
 
