@@ -31,6 +31,7 @@ BENCHMARKS = (
     "churn",
     "codecs",
     "restore",
+    "mac",
 )
 """In the order they run. Each is a module here, loaded when its turn comes, for some need much that others do not; its
 run(rounds=…, tiny=…) returns figures and leaves nothing behind."""

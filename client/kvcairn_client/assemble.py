@@ -10,6 +10,7 @@ from kvcairn_client.cache_rows import OVERLAP_PLACES, PENDING_PLACES, PLACES, WI
 from kvcairn_client.model_layout import ModelCache
 from kvcairn_client.pools import BlockPool, StatePool
 from kvcairn_protocol.layout import Kind, Segment
+from kvcairn_protocol.mac import MAC_STREAM
 
 History = list[dict[str, torch.Tensor]]
 """Compressed entries by layer and compressor, [1, entries, dim] each."""
@@ -20,6 +21,8 @@ def gather_history(model_cache: ModelCache, pool: BlockPool, blocks: Sequence[in
     history: History = [{} for _ in model_cache.devices]
     for segment in model_cache.layout.segments(Kind.HISTORY):
         stream = segment.stream
+        if stream.name == MAC_STREAM:
+            continue
         rows = pool.rows(blocks, segment, device=model_cache.devices[stream.layer])
         entries = tokens // (model_cache.layout.block_tokens // segment.rows)
         history[stream.layer][PLACES[stream.name].compressor] = rows[None, :entries]

@@ -7,11 +7,13 @@ Why so, and whom it trusts: docs/decisions/attach.md.
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from kvcairn_client.attach_copy import Copies
 from kvcairn_client.attach_lease import Ask, Lease
@@ -30,7 +32,13 @@ CLOSE_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
 
-Fetch = Callable[[Layout, Sequence[Wanted], Deadline], FetchResult]
+
+class Fetch(Protocol):
+    """How to fetch over the network, as `Client.fetch` does; raises only where nothing was received."""
+
+    def __call__(
+        self, layout: Layout, wanted: Sequence[Wanted], deadline: Deadline, /, *, mac_key: bytes | None
+    ) -> FetchResult: ...
 
 
 class Attachment:
@@ -48,17 +56,20 @@ class Attachment:
         self._owner, self._is_closed = os.getpid(), False
         self._is_serving: bool | None = None
 
-    def fetch(self, layout: Layout, wanted: Sequence[Wanted], deadline: Deadline) -> FetchResult:
+    def fetch(
+        self, layout: Layout, wanted: Sequence[Wanted], deadline: Deadline, *, mac_key: bytes | None = None
+    ) -> FetchResult:
         """As `Client.fetch`: what is here from here, the rest over the network."""
-        answers = self._read(layout, wanted, deadline)
+        answers = self._read(Copies(layout, wanted, mac_key=mac_key), layout, deadline)
         self._uses.note(layout, [Ref(item.kind, item.key) for item, got in zip(wanted, answers, strict=True) if got])
         left = [index for index, got in enumerate(answers) if got is None]
-        rest = self._fetch_rest(layout, [wanted[index] for index in left], deadline, is_first=not any(answers))
+        over_network = partial(self._over_network, mac_key=mac_key)
+        rest = _fetch_rest(over_network, layout, [wanted[index] for index in left], deadline, is_first=not any(answers))
         loaded = [bool(got) for got in answers]
         for index, is_loaded in zip(left, rest.loaded, strict=True):
             loaded[index] = is_loaded
         mapped = sum(got or 0 for got in answers)
-        return FetchResult(loaded=loaded, bytes_received=rest.bytes_received, bytes_mapped=mapped, fault=rest.fault)
+        return replace(rest, loaded=loaded, bytes_mapped=mapped)
 
     def close(self) -> None:
         """Report what was used, within a bound, and let go of the map. A second close does nothing."""
@@ -69,20 +80,8 @@ class Attachment:
         self._helper.shutdown()
         detach(self._directory)
 
-    def _fetch_rest(self, layout: Layout, rest: Sequence[Wanted], deadline: Deadline, *, is_first: bool) -> FetchResult:
-        """Raises only where nothing came from here either."""
-        if not rest:
-            return FetchResult(loaded=[])
-        try:
-            return self._over_network(layout, rest, deadline)
-        except ClientError as error:
-            if is_first:
-                raise
-            return FetchResult(loaded=[False] * len(rest), fault=error)
-
-    def _read(self, layout: Layout, wanted: Sequence[Wanted], deadline: Deadline) -> list[int | None]:
-        """The answers of `Copies`; as far as it came where something is not as it must be."""
-        copies = Copies(layout, wanted)
+    def _read(self, copies: Copies, layout: Layout, deadline: Deadline) -> list[int | None]:
+        """The answers of `copies`; as far as it came where something is not as it must be."""
         try:
             reader, tenant = self._open(deadline)
             copies.run(partial(_views, reader, tenant, layout), self._helper, deadline)
@@ -114,6 +113,20 @@ class Attachment:
             level = logging.DEBUG if was_serving is False else logging.WARNING
             where, kind = self._directory.path, type(fault).__name__
             _log.log(level, "fetching over the network instead of from %s: %s: %s", where, kind, fault)
+
+
+def _fetch_rest(
+    over_network: "partial[FetchResult]", layout: Layout, rest: Sequence[Wanted], deadline: Deadline, *, is_first: bool
+) -> FetchResult:
+    """Raises only where nothing came from the directory either."""
+    if not rest:
+        return FetchResult(loaded=[])
+    try:
+        return over_network(layout, rest, deadline)
+    except ClientError as error:
+        if is_first:
+            raise
+        return FetchResult(loaded=[False] * len(rest), fault=error)
 
 
 def _views(

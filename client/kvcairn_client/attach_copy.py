@@ -15,7 +15,7 @@ from kvcairn_client.deadline import Deadline
 from kvcairn_client.records import Wanted
 from kvcairn_client.verify import check_wanted, load
 from kvcairn_protocol.codec import RAW
-from kvcairn_protocol.errors import CodecError, RecordError, TruncatedRecord
+from kvcairn_protocol.errors import BadMac, CodecError, RecordError, TruncatedRecord
 from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.record import HEADER_BYTES, parse_header
 
@@ -32,9 +32,9 @@ Views = Callable[[Sequence[Wanted]], AbstractContextManager[list[memoryview | No
 class Copies:
     """One fetch's records. answers: a loaded one's bytes as stored, 0 for one that is not there, else None."""
 
-    def __init__(self, layout: Layout, wanted: Sequence[Wanted]) -> None:
+    def __init__(self, layout: Layout, wanted: Sequence[Wanted], *, mac_key: bytes | None = None) -> None:
         self.answers: list[int | None] = [None] * len(wanted)
-        self._layout, self._wanted = layout, wanted
+        self._layout, self._wanted, self._mac_key = layout, wanted, mac_key
         self._runs = deque(runs([len(item.target) for item in wanted]))
 
     def run(self, views: Views, helper: Executor, deadline: Deadline) -> None:
@@ -65,22 +65,27 @@ class Copies:
             wanted = self._wanted[run.start : run.stop]
             with views(wanted) as records:
                 for index, item, record in zip(run, wanted, records, strict=True):
-                    self.answers[index] = 0 if record is None else copy_verified(self._layout, item, record, scratch)
+                    self.answers[index] = 0 if record is None else self._copied(item, record, scratch)
+
+    def _copied(self, item: Wanted, record: memoryview, scratch: bytearray) -> int | None:
+        return copy_verified(self._layout, item, record, scratch, mac_key=self._mac_key)
 
 
-def copy_verified(layout: Layout, wanted: Wanted, record: memoryview, scratch: bytearray) -> int | None:
+def copy_verified(
+    layout: Layout, wanted: Wanted, record: memoryview, scratch: bytearray, *, mac_key: bytes | None = None
+) -> int | None:
     """Copy a record's payload into its target, decoded; its bytes if the copy is what was asked for, None if not.
 
     scratch: holds the copy of a compressed payload; grows.
     """
     try:
-        _copy(layout, wanted, record, scratch)
-    except (RecordError, CodecError):
+        _copy(layout, wanted, record, scratch, mac_key)
+    except (RecordError, CodecError, BadMac):
         return None
     return len(record)
 
 
-def _copy(layout: Layout, wanted: Wanted, record: memoryview, scratch: bytearray) -> None:
+def _copy(layout: Layout, wanted: Wanted, record: memoryview, scratch: bytearray, mac_key: bytes | None) -> None:
     packed = bytes(record[:HEADER_BYTES])
     header = parse_header(packed, max_raw_bytes=len(wanted.target))
     check_wanted(header, layout, wanted)
@@ -92,7 +97,7 @@ def _copy(layout: Layout, wanted: Wanted, record: memoryview, scratch: bytearray
         scratch.extend(bytes(max(0, header.stored_bytes - len(scratch))))
         stored = memoryview(scratch)[: header.stored_bytes]
     np.copyto(np.frombuffer(stored, np.uint8), np.frombuffer(record, np.uint8, offset=HEADER_BYTES))
-    load(header, packed, stored, layout, wanted)
+    load(header, packed, stored, layout, wanted, mac_key=mac_key)
 
 
 def runs(sizes: Sequence[int]) -> Iterator[range]:

@@ -11,6 +11,7 @@ import torch
 
 from kvcairn_client.errors import ModelNotSupported
 from kvcairn_protocol.layout import CarryStream, HistoryStream, Segment, WindowStream
+from kvcairn_protocol.mac import MAC_STREAM
 
 WINDOW = "window"
 
@@ -53,6 +54,8 @@ Stream = HistoryStream | WindowStream | CarryStream
 def rows_of(layer: Any, stream: Stream) -> torch.Tensor | None:
     """The rows that a cache layer holds of a stream, [rows, *row_shape]; None where it never held any. A view.
 
+    No layer holds a MAC: its bytes are zeros here, and made where the record leaves this process (outgoing.py).
+
     ModelNotSupported if they are not of the stream's dtype: as bytes they would be read as other numbers.
     """
     rows = _rows_at(layer, stream)
@@ -65,6 +68,8 @@ def rows_of(layer: Any, stream: Stream) -> torch.Tensor | None:
 
 
 def _rows_at(layer: Any, stream: Stream) -> torch.Tensor | None:
+    if stream.name == MAC_STREAM:
+        return None
     if stream.name == WINDOW:
         return layer.keys[0, 0] if layer.is_initialized else None
     place = PLACES[stream.name]
@@ -103,7 +108,9 @@ def history_payload(segments: Iterable[Segment], layers: Sequence[Any], tokens: 
         stream = segment.stream
         assert isinstance(stream, HistoryStream)  # noqa: S101 - segments of Kind.HISTORY
         rows = rows_of(layers[stream.layer], stream)
-        assert rows is not None  # noqa: S101 - a whole block was computed
+        if rows is None:
+            parts.append(torch.zeros(segment.size_bytes, dtype=torch.uint8))
+            continue
         parts.append(as_bytes(rows[tokens.start // stream.tokens_per_row : tokens.stop // stream.tokens_per_row]))
     return torch.cat(parts)
 

@@ -13,6 +13,7 @@ from kvcairn_client.persist import Offers
 from kvcairn_client.restore import Restored
 from kvcairn_client.sessions import Pools
 from kvcairn_protocol.layout import Kind
+from kvcairn_protocol.mac import is_authenticated
 from kvcairn_protocol.plan import states_to_keep, windows_to_keep
 from kvcairn_protocol.strategy import Anchored, Full, Periodic, Zero
 
@@ -52,9 +53,11 @@ class Wishes:
 def wishes(restored: Restored, pools: Pools, strategy: Full | Periodic | Zero | Anchored) -> Wishes:
     """What a run of this plan may capture under the strategy; see kvcairn_protocol.plan for what is true."""
     layout = pools.model_cache.layout
+    # Window records have no room for a MAC; a restore reads none of them.
+    windows = () if is_authenticated(layout) else windows_to_keep(restored.plan, layout, strategy)
     return Wishes(
         states=frozenset(states_to_keep(restored.plan, layout, strategy, stored=())),
-        windows=frozenset(windows_to_keep(restored.plan, layout, strategy)),
+        windows=frozenset(windows),
     )
 
 

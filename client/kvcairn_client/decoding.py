@@ -35,15 +35,22 @@ class Decoder:
 
     def start(self, work: Callable[[], T], payload: memoryview) -> Future[T]:
         """Have `work` done, which may read the borrowed `payload` until it returns."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kvcairn-decode")
-        return self._threads.submit(self._work_and_return, work, payload)
+        return self._pool().submit(self._work_and_return, work, payload)
+
+    def run(self, work: Callable[[], T]) -> Future[T]:
+        """Have `work` done, which needs no buffer of this."""
+        return self._pool().submit(work)
 
     def finish(self) -> None:
         """Wait for all that was started, and end the threads; more may be started afterwards."""
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown()
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kvcairn-decode")
+        return self._threads
 
     def _work_and_return(self, work: Callable[[], T], payload: memoryview) -> T:
         buffer = payload.obj

@@ -12,6 +12,7 @@ from kvcairn_client.breaker import LIMIT_SECONDS, Breaker
 from kvcairn_client.client import Client
 from kvcairn_client.deadline import Clock
 from kvcairn_client.errors import BudgetExceeded, ServiceBusy, ServiceFailed, ServiceUnreachable
+from kvcairn_client.mac_keys import MacKeys
 from kvcairn_client.records import FetchResult, Lookup, Outgoing, Ref, Wanted
 from kvcairn_protocol.codec import CodecName
 from kvcairn_protocol.errors import KvcairnError
@@ -49,6 +50,11 @@ class FailOpen:
     def is_reading(self) -> bool:
         """Whether the service is asked at all, as far as lookups and fetches go."""
         return self._reading.is_closed
+
+    @property
+    def mac_keys(self) -> MacKeys:
+        """As `Client.mac_keys`."""
+        return self._client.mac_keys
 
     def lookup(self, layout: Layout, block_keys: Sequence[bytes]) -> Lookup:
         """As `Client.lookup`; on a fault, nothing is known."""

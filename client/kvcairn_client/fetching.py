@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 from kvcairn_client.connections import IDLE_CONNECTIONS
 from kvcairn_client.deadline import Deadline
@@ -22,6 +23,14 @@ SHARE_BYTES = 16 << 20
 """A fetch is shared out only as far as each connection gets this much: below, a second request costs what it gains."""
 
 
+class Fetched(NamedTuple):
+    """A fetch's result; which records were damaged, and which were whole but of somebody without the MAC key."""
+
+    result: FetchResult
+    bad: list[Ref]
+    forged: list[Ref]
+
+
 class Fetching:
     """Fetches over up to `connections` connections. Thread-safe."""
 
@@ -31,15 +40,17 @@ class Fetching:
         self._transport, self._registry = transport, registry
         self._connections, self._control_seconds = connections, control_seconds
 
-    def fetch(self, layout: Layout, wanted: Sequence[Wanted], deadline: Deadline) -> tuple[FetchResult, list[Ref]]:
-        """As `Client.fetch`, and which records were bad. wanted: with flat targets."""
+    def fetch(
+        self, layout: Layout, wanted: Sequence[Wanted], deadline: Deadline, *, mac_key: bytes | None = None
+    ) -> "Fetched":
+        """As `Client.fetch`, and which records were no good. wanted: with flat targets."""
         if not wanted:
-            return FetchResult(loaded=[]), []
+            return Fetched(FetchResult(loaded=[]), [], [])
         control = deadline.within(self._control_seconds, budget="control_seconds")
         self._registry.register(layout, control)
         step = self._registry.limits(control).keys_per_request
         parts = shares(wanted, at_most=self._connections)
-        tallies = [Tally(layout, asked=len(part)) for part in parts]
+        tallies = [Tally(layout, asked=len(part), mac_key=mac_key) for part in parts]
         transfers = [
             partial(self._transfer, layout, part, tally, step, deadline)
             for part, tally in zip(parts, tallies, strict=True)
@@ -47,7 +58,9 @@ class Fetching:
         fault = next((found for found in _run_together(transfers) if found is not None), None)
         if fault is not None and not any(tally.has_begun for tally in tallies):
             raise fault
-        return _merged(tallies, fault), list(chain.from_iterable(tally.bad for tally in tallies))
+        bad = list(chain.from_iterable(tally.bad for tally in tallies))
+        forged = list(chain.from_iterable(tally.forged for tally in tallies))
+        return Fetched(_merged(tallies, fault), bad, forged)
 
     def _transfer(
         self, layout: Layout, wanted: Sequence[Wanted], tally: Tally, step: int, deadline: Deadline
@@ -89,4 +102,9 @@ def _run_together(transfers: "Sequence[partial[ClientError | None]]") -> list[Cl
 def _merged(tallies: Sequence[Tally], fault: ClientError | None) -> FetchResult:
     results = [tally.result() for tally in tallies]
     loaded = list(chain.from_iterable(result.loaded for result in results))
-    return FetchResult(loaded=loaded, bytes_received=sum(result.bytes_received for result in results), fault=fault)
+    return FetchResult(
+        loaded=loaded,
+        bytes_received=sum(result.bytes_received for result in results),
+        forged_records=sum(result.forged_records for result in results),
+        fault=fault,
+    )

@@ -36,15 +36,15 @@ class _Row(NamedTuple):
 class Loader:
     """Holds a run of a prompt's blocks from the first one on, and at most one state, until `release`.
 
-    fetched_blocks, bytes_received: what came over the network. has_fault: a transfer ended early, so that what it did
-    not bring may be there all the same.
+    fetched_blocks, bytes_received: what came over the network. forged_records: what came with a wrong MAC. has_fault: a
+    transfer ended early, so that what it did not bring may be there all the same.
     """
 
     def __init__(self, pools: Pools, keys: Sequence[bytes], *, usable_blocks: int) -> None:
         self._pools, self._keys, self._layout = pools, keys, pools.model_cache.layout
         self.blocks = pools.blocks.acquire_run(keys[:usable_blocks])
         self.slot: int | None = None
-        self.fetched_blocks = self.bytes_received = 0
+        self.fetched_blocks = self.bytes_received = self.forged_records = 0
         self.has_fault = False
 
     def release(self) -> None:
@@ -106,6 +106,7 @@ class Loader:
             return set()
         result = source.fetch(self._layout, wanted)
         self.bytes_received += result.bytes_received
+        self.forged_records += result.forged_records
         self.has_fault = self.has_fault or result.fault is not None
         return {(record.kind, record.key) for record, is_loaded in zip(wanted, result.loaded, strict=True) if is_loaded}
 

@@ -15,11 +15,12 @@ from transformers import DynamicCache
 from kvcairn_client.cache_rows import HISTORY_PLACES, OVERLAP_PLACES, PENDING_PLACES, WINDOW, Place
 from kvcairn_client.errors import ModelNotSupported
 from kvcairn_client.identity import model_identity
+from kvcairn_client.mac_keys import NO_KEYS, MacKeys
 from kvcairn_client.settings import Settings
 from kvcairn_client.weights import weights_identity
 from kvcairn_protocol.deepseek_v4 import replay_tokens
 from kvcairn_protocol.errors import LayoutError
-from kvcairn_protocol.layout import ITEM_BYTES, CarryStream, HistoryStream, Layout, Stream, WindowStream
+from kvcairn_protocol.layout import ITEM_BYTES, CarryStream, HistoryStream, Layout, WindowStream
 
 CSA, HCA = "compressed_sparse_attention", "heavily_compressed_attention"
 PREFIX_OF = {CSA: "csa", HCA: "hca"}
@@ -58,8 +59,13 @@ def layout_of(model: Any, *, model_id: str | None = None, block_tokens: int = 51
     return describe(model, model_id=model_id, block_tokens=block_tokens).layout
 
 
-def describe(model: Any, *, model_id: str | None = None, block_tokens: int = 512) -> ModelCache:
-    """As `layout_of`, with all that is needed to take such a cache apart and to build one."""
+def describe(
+    model: Any, *, model_id: str | None = None, block_tokens: int = 512, mac_keys: MacKeys = NO_KEYS
+) -> ModelCache:
+    """As `layout_of`, with all that is needed to take such a cache apart and to build one.
+
+    mac_keys: the first of them signs the records; the layout is then another one.
+    """
     check_model(model)
     config, unit = model.config, unit_tokens(model.config)
     if block_tokens < unit or block_tokens % unit:
@@ -71,7 +77,7 @@ def describe(model: Any, *, model_id: str | None = None, block_tokens: int = 512
     windows = [_window(layer, i, rows=config.sliding_window - 1) for i, layer in enumerate(layers)]
     overlaps = [s for i, kind in kinds for s in _carries(layers[i], i, kind, OVERLAP_PLACES)]
     pending = [s for i, kind in kinds for s in _carries(layers[i], i, kind, PENDING_PLACES)]
-    fields = {
+    fields: dict[str, Any] = {
         "version": 1,
         "model": weights_identity(model, model_id),
         "chained": True,
@@ -82,11 +88,12 @@ def describe(model: Any, *, model_id: str | None = None, block_tokens: int = 512
         ),
         "identity": {**model_identity(model, block_tokens=block_tokens), **settings.recorded},
     }
-    streams: tuple[Stream, ...] = (*history, *windows, *overlaps)
+    layout = mac_keys.authenticated(Layout(**fields, streams=(*history, *windows, *overlaps)))
+    fields["identity"] = layout.identity
     return ModelCache(
         config=config,
-        layout=Layout(**fields, streams=streams),
-        slot_layout=Layout(**fields, streams=(*streams, *pending)),
+        layout=layout,
+        slot_layout=Layout(**fields, streams=(*layout.streams, *pending)),
         devices=tuple(layer.keys.device for layer in layers),
         settings=settings,
     )

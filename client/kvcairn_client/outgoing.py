@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvcairn_client.records import Outgoing
-from kvcairn_protocol.codec import Bytes, CodecName, encode
+from kvcairn_protocol.codec import RAW, Bytes, CodecName, Encoded, encode
 from kvcairn_protocol.layout import Layout
+from kvcairn_protocol.mac import MAC_BYTES, mac_of
 from kvcairn_protocol.messages import StoreAnswer
 from kvcairn_protocol.record import Header, header_of
 
@@ -59,6 +60,7 @@ def bodies(
     *,
     limit_bytes: int,
     limit_records: int = BODY_RECORDS,
+    mac_key: bytes | None = None,
 ) -> Iterator[StoreBody]:
     """Split records into bodies of at most so many bytes and records; a record that alone is larger gets its own.
 
@@ -67,13 +69,27 @@ def bodies(
     limit_bytes, limit_records = min(limit_bytes, BODY_BYTES), min(limit_records, BODY_RECORDS)
     body = StoreBody(first=0)
     for index, record in enumerate(records):
-        header, payload = encoded(layout, record, codec)
+        signed = record if mac_key is None else with_mac(layout, record, mac_key)
+        header, payload = encoded(layout, signed, codec)
         if not body.takes(header.record_bytes, limit_bytes=limit_bytes, limit_records=limit_records):
             yield body
             body = StoreBody(first=index)
-        body.add(header, payload, is_copy=len(payload) < memoryview(record.payload).nbytes)
+        is_copy = mac_key is not None or len(payload) < memoryview(record.payload).nbytes
+        body.add(header, payload, is_copy=is_copy)
     if body.records:
         yield body
+
+
+def with_mac(layout: Layout, record: Outgoing, mac_key: bytes) -> Outgoing:
+    """The record with its MAC in the payload's last bytes; a copy, since what is given belongs to the caller."""
+    size_bytes = memoryview(record.payload).nbytes
+    header = header_of(
+        layout, record.kind, key=record.key, position=record.position, parent=record.parent,
+        payload=Encoded(RAW, record.payload, size_bytes),
+    )  # fmt: skip
+    payload = bytearray(record.payload)
+    payload[-MAC_BYTES:] = mac_of(mac_key, header, record.payload)
+    return record._replace(payload=payload)
 
 
 def encoded(layout: Layout, record: Outgoing, codec: CodecName) -> tuple[Header, Bytes]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from http import HTTPStatus
 from typing import TypeVar
 
 from pydantic import BaseModel
 
 from kvcairn_client.control import Control
 from kvcairn_client.deadline import Deadline
-from kvcairn_client.errors import BadAnswer
+from kvcairn_client.errors import BadAnswer, Refused
 from kvcairn_client.records import Lookup, Ref
 from kvcairn_client.registry import Registry
 from kvcairn_protocol.layout import Layout
@@ -69,6 +70,17 @@ class Questions:
         """As `Client.report`."""
         asked = ReportRequest(layout=layout.fingerprint.hex(), kind=ref.kind.label, key=ref.key.hex())
         return self._ask("/v1/records:report", ReportAnswer, layout, asked, deadline).quarantined
+
+    def remove(self, layout: Layout, ref: Ref, deadline: Deadline) -> bool:
+        """Delete one record, so that another can take its place; whether it was there."""
+        path = f"/v1/records/{layout.fingerprint.hex()}/{ref.kind.label}/{ref.key.hex()}"
+        try:
+            self._control.call("DELETE", path, deadline)
+        except Refused as refusal:
+            if refusal.status != HTTPStatus.NOT_FOUND:
+                raise
+            return False
+        return True
 
     def stats(self, deadline: Deadline) -> TenantStats:
         """As `Client.stats`."""

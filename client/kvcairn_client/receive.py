@@ -1,7 +1,8 @@
 """Reading the records of one answer, each into its target, verified as soon as it is there.
 
 A raw payload is hashed by the reading thread, while it is still in the processor's cache: handing it on is slower. A
-compressed one is handed to threads that decode (decoding.py) while the next one arrives.
+compressed one is handed to threads that decode (decoding.py) while the next one arrives, and so is one with a MAC: that
+takes as long as receiving.
 """
 
 from concurrent.futures import Future
@@ -14,7 +15,7 @@ from kvcairn_client.errors import BadAnswer, ClientError, ServiceUnreachable
 from kvcairn_client.records import FetchResult, Ref, Wanted
 from kvcairn_client.verify import check_wanted, load
 from kvcairn_protocol.codec import RAW, Bytes
-from kvcairn_protocol.errors import CodecError, RecordError
+from kvcairn_protocol.errors import BadMac, CodecError, RecordError
 from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.record import HEADER_BYTES, Header, check_asked, check_payload, parse_header
 
@@ -31,13 +32,14 @@ class Outcome(Enum):
     LOADED = "verified, in its target"
     MISSING = "the service does not have it"
     BAD = "not what was asked for, or damaged"
+    FORGED = "whole, but its MAC is not one that the key makes"
 
 
 class Receiver:
     """Reads records of one layout. Not thread-safe."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+    def __init__(self, layout: Layout, *, mac_key: bytes | None = None) -> None:
+        self._layout, self._mac_key = layout, mac_key
         self._head = bytearray(HEADER_BYTES)
         self._decoder = Decoder()
         self.bytes_received = 0
@@ -53,7 +55,9 @@ class Receiver:
         if header.codec == RAW:
             payload = wanted.target[: header.stored_bytes]
             self._fill(source, payload)
-            return self._verified(header, self._head, payload, wanted)
+            if self._mac_key is None or header.missing:
+                return self._verified(header, self._head, payload, wanted)
+            return self._decoder.run(partial(self._verified, header, bytes(self._head), payload, wanted))
         payload = self._decoder.borrow(header.stored_bytes)
         self._fill(source, payload)
         return self._decoder.start(partial(self._verified, header, bytes(self._head), payload, wanted), payload)
@@ -74,6 +78,8 @@ class Receiver:
             return self._verify(header, head, payload, wanted)
         except (RecordError, CodecError):
             return Outcome.BAD
+        except BadMac:
+            return Outcome.FORGED
 
     def _verify(self, header: Header, head: Bytes, payload: memoryview, wanted: Wanted) -> Outcome:
         if header.missing:
@@ -81,7 +87,7 @@ class Receiver:
             check_payload(header, head, payload)
             return Outcome.MISSING
         check_wanted(header, self._layout, wanted)
-        load(header, head, payload, self._layout, wanted)
+        load(header, head, payload, self._layout, wanted, mac_key=self._mac_key)
         return Outcome.LOADED
 
     def _fill(self, source: Source, target: memoryview) -> None:
@@ -94,9 +100,10 @@ class Receiver:
 class Tally:
     """What a fetch has brought so far, over one or more requests."""
 
-    def __init__(self, layout: Layout, asked: int) -> None:
-        self.receiver = Receiver(layout)
+    def __init__(self, layout: Layout, asked: int, *, mac_key: bytes | None = None) -> None:
+        self.receiver = Receiver(layout, mac_key=mac_key)
         self.bad: list[Ref] = []
+        self.forged: list[Ref] = []
         self._asked = asked
         self._loaded: list[bool] = []
         self._decoding: list[tuple[int, Wanted, Future[Outcome]]] = []
@@ -130,9 +137,16 @@ class Tally:
     def result(self, fault: ClientError | None = None) -> FetchResult:
         """The answer for the caller; what was not reached is a miss."""
         rest = [False] * (self._asked - len(self._loaded))
-        return FetchResult(loaded=self._loaded + rest, bytes_received=self.receiver.bytes_received, fault=fault)
+        return FetchResult(
+            loaded=self._loaded + rest,
+            bytes_received=self.receiver.bytes_received,
+            forged_records=len(self.forged),
+            fault=fault,
+        )
 
     def _note(self, index: int, wanted: Wanted, outcome: Outcome) -> None:
         self._loaded[index] = outcome is Outcome.LOADED
         if outcome is Outcome.BAD:
             self.bad.append(Ref(wanted.kind, wanted.key))
+        elif outcome is Outcome.FORGED:
+            self.forged.append(Ref(wanted.kind, wanted.key))

@@ -65,10 +65,12 @@ class FetchResult:
 
     loaded: whether `wanted[i].target` holds verified bytes; False is a miss, or a record that was found bad.
     bytes_received: headers and payloads as they travelled; bytes_mapped: those that were copied from an attached data
-    directory instead. fault: what ended the transfer early; None if nothing did.
+    directory instead. forged_records: misses because of a wrong MAC, where a key says what is right. fault: what ended
+    the transfer early; None if nothing did.
     """
 
     loaded: list[bool]
     bytes_received: int = 0
     bytes_mapped: int = 0
+    forged_records: int = 0
     fault: ClientError | None = None

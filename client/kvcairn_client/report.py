@@ -16,7 +16,8 @@ class Report:
     hit_tokens: the usable stored run, also where replaying it starts at 0. loaded_tokens: whose history was loaded.
     pooled_tokens: how many of those were in this process's pool. replayed_tokens: inside the hit, run again.
     computed_tokens: beyond the hit. state_tokens: the position of the state that was loaded, None without one.
-    bytes_received, bytes_offered: over the network, and handed to the store queue.
+    bytes_received, bytes_offered: over the network, and handed to the store queue. forged_records: misses because of a
+    wrong MAC (mac_keys.py).
     restore_seconds: until the first forward call. compute_seconds: the forward calls and capturing. seconds: both.
     """
 
@@ -31,6 +32,7 @@ class Report:
     bytes_offered: int
     restore_seconds: float
     compute_seconds: float
+    forged_records: int = 0
 
     @property
     def seconds(self) -> float:
@@ -69,4 +71,5 @@ def report_of(
         bytes_offered=bytes_offered,
         restore_seconds=restore_seconds,
         compute_seconds=compute_seconds,
+        forged_records=restored.loaded.forged_records,
     )

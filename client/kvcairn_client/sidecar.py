@@ -8,6 +8,7 @@ from kvcairn_client.background import StoreQueue
 from kvcairn_client.budgets import Budgets
 from kvcairn_client.client import Client
 from kvcairn_client.failopen import FailOpen
+from kvcairn_client.mac_keys import NO_KEYS, MacKeys, mac_keys
 from kvcairn_client.persist import Offers
 from kvcairn_client.records import FetchResult, Lookup, Outgoing, Ref, Wanted
 from kvcairn_client.restore import NOTHING_KNOWN, Restored
@@ -33,18 +34,34 @@ class Service(Protocol):
     def touch(self, layout: Layout, *, block_keys: Sequence[bytes] = (), refs: Sequence[Ref] = ()) -> int: ...
 
 
+def mac_keys_of(client: Client | Service | str | None) -> MacKeys:
+    """What a prefill's records are signed with: the client's own keys; with a URL, those that the environment names."""
+    if isinstance(client, str):
+        return mac_keys(None, None)
+    return client.mac_keys if isinstance(client, Client | FailOpen) else NO_KEYS
+
+
 class Sidecar:
     """Everything of a prefill that concerns the service; without one, the same calls do nothing. Thread-safe."""
 
     def __init__(
-        self, pools: Pools, client: Client | Service | str | None, *, budgets: Budgets | None, queue_bytes: int
+        self,
+        pools: Pools,
+        client: Client | Service | str | None,
+        *,
+        budgets: Budgets | None,
+        queue_bytes: int,
+        mac_keys: MacKeys = NO_KEYS,
     ) -> None:
-        """client: a Client, something that never raises for a fault, a URL of which this makes a client, or None."""
+        """client: a Client, something that never raises for a fault, a URL of which this makes a client, or None.
+
+        mac_keys: of the client made from a URL.
+        """
         if budgets is not None and not isinstance(client, str):
             raise ValueError("budgets belong to a client made from a URL: give them to the Client itself")
         self._own: Client | None = None
         if isinstance(client, str):
-            client = self._own = Client(client, budgets=budgets or Budgets())
+            client = self._own = Client(client, budgets=budgets or Budgets(), mac_key=mac_keys.keys)
         self.service: Service | None = FailOpen(client) if isinstance(client, Client) else client
         self._pools, self._terms = pools, NOTHING_KNOWN
         self._queue: StoreQueue | None = None

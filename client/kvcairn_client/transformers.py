@@ -30,7 +30,7 @@ from kvcairn_client.replay import plain_layers, replay_cache
 from kvcairn_client.report import PrefillResult, report_of
 from kvcairn_client.restore import Restored, restore
 from kvcairn_client.sessions import Pools, Session, snapshot
-from kvcairn_client.sidecar import Service, Sidecar
+from kvcairn_client.sidecar import Service, Sidecar, mac_keys_of
 from kvcairn_protocol.layout import Kind, Layout
 from kvcairn_protocol.plan import RestorePlan
 from kvcairn_protocol.prefix import block_keys
@@ -72,12 +72,13 @@ class CachedPrefill:
         as it fills; queue_bytes: what may wait to be stored. Raises ModelNotSupported and LayoutError.
         """
         self._model, self._salt = model, salt
-        model_cache = describe(model, model_id=model_id, block_tokens=block_tokens)
+        keys = mac_keys_of(client)
+        model_cache = describe(model, model_id=model_id, block_tokens=block_tokens, mac_keys=keys)
         capacity = max(1, pool_bytes // model_cache.layout.payload_bytes(Kind.HISTORY))
         pin = not model_cache.on_host
         blocks = BlockPool(model_cache.layout, capacity_blocks=capacity, pin=pin)
         self._pools = Pools(model_cache, blocks, StatePool(model_cache.slot_layout, slots=state_slots, pin=pin))
-        self._sidecar = Sidecar(self._pools, client, budgets=budgets, queue_bytes=queue_bytes)
+        self._sidecar = Sidecar(self._pools, client, budgets=budgets, queue_bytes=queue_bytes, mac_keys=keys)
         self._is_closed = False
 
     @property

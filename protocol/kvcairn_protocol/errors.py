@@ -4,6 +4,7 @@
     ├── LayoutError          a layout document breaks a rule; `rule` names it
     ├── StrategyError        a strategy is unknown, or impossible with a layout
     ├── CodecError           an encoding is unknown, or its bytes do not decode
+    ├── BadMac               a record's keyed MAC is wrong: whoever made it has not the key
     └── RecordError          a record cannot be trusted; `reason` is the word for it on the wire
         ├── TruncatedRecord  fewer bytes than the header promises (framing)
         ├── TrailingBytes    more bytes than the header promises (framing)
@@ -54,6 +55,13 @@ class StrategyError(KvcairnError):
 
 class CodecError(KvcairnError):
     """A payload cannot be encoded or decoded as asked."""
+
+
+class BadMac(KvcairnError):
+    """A record is whole, and yet not one that a holder of the key has made for this place (mac.py).
+
+    No RecordError: a service cannot find it, and has no word for it.
+    """
 
 
 class RecordError(KvcairnError):
