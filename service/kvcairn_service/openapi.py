@@ -12,15 +12,26 @@ from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.messages import (
     PROBLEM_TYPE,
     RECORDS_TYPE,
+    PinRequest,
     PrefixRequest,
     Problem,
+    PurgeRequest,
     RecordsRequest,
     ReportRequest,
     TenantChange,
 )
 
 REF = "#/components/schemas/{model}"
-BODIES: tuple[type[BaseModel], ...] = (Layout, PrefixRequest, RecordsRequest, ReportRequest, TenantChange, Problem)
+BODIES: tuple[type[BaseModel], ...] = (
+    Layout,
+    PrefixRequest,
+    PinRequest,
+    RecordsRequest,
+    ReportRequest,
+    PurgeRequest,
+    TenantChange,
+    Problem,
+)
 
 BINARY = {"type": "string", "format": "binary"}
 
