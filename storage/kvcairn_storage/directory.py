@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ READ_FORMATS = (1, 2)
 
 FULL_BELOW_BYTES = 1 << 20
 FORMAT_NAME, LOCK_NAME, DATA_NAME = "kvcairn.json", "kvcairn.lock", "data.mdb"
+READERS_NAME, DAMAGED_NAME = "lock.mdb", "data.mdb.damaged"
 
 _LOG = logging.getLogger(__name__)
 
@@ -136,6 +137,10 @@ class DataDirectory:
             self.close()
             raise
 
+    def begin_anew(self) -> None:
+        """Another generation, for another data file: whoever knew the old one notices."""
+        self.identity = _create_identity(self.path)
+
     def close(self) -> None:
         """Let others have it; closing twice is fine."""
         if self._lock >= 0:
@@ -176,8 +181,9 @@ def _lock(path: Path) -> int:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
         raise StoreInUse(f"{path.parent} is in use by process {holder}; stop that one or choose another") from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    with suppress(OSError):  # on a full disk the lock counts all the same, and nobody learns who has it
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
 
 

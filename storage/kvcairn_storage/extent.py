@@ -1,38 +1,33 @@
 """Whether a data file is as long as its tree: whoever reads a mapped page beyond the end of the file is killed.
 
 A sound file may be shorter than its highest page: what one transaction took at the end and gave back is never written.
-So the writer makes such a file longer after each commit. One that is short all the same was cut off, or its writer
-was killed just then; another process, which may die of it, reads the tree to tell which. With lmdb.py the only module
-that imports lmdb.
+So the writer makes such a file longer after each commit, and what is shorter than it once was has been cut. With
+lmdb.py and salvage.py the only module that imports lmdb.
 """
 
 import os
-import resource
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 import lmdb
 
 from kvcairn_storage.errors import StoreUnreadable
+from kvcairn_storage.structure import structure_fault
 
-_READ_IT = "import sys; from kvcairn_storage.extent import read_every_page; read_every_page(sys.argv[1])"
+TRIES = 5
 
 
-def check_extent(env: lmdb.Environment, data: Path) -> None:
-    """StoreUnreadable if the tree reaches beyond the end of the data file; before anything else is read."""
-    need_bytes, has_bytes = _tree_bytes(env), data.stat().st_size
-    if has_bytes >= need_bytes:
-        return
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", _READ_IT, os.fspath(data.parent)]
-    read = subprocess.run(command, env=environment, capture_output=True, check=False)  # noqa: S603 - our own program
-    if read.returncode:
-        raise StoreUnreadable(
-            f"{data} is damaged: it has {has_bytes:,} bytes, its tree goes on to {need_bytes:,}, and reading it ended "
-            f"with status {read.returncode}; restore a backup or start on an empty directory"
-        )
+def check_trees(env: lmdb.Environment, data: Path) -> None:
+    """StoreUnreadable if the trees are damaged as a reader sees them at this moment; the service may go on writing."""
+    fault: str | None = None
+    for _ in range(TRIES):  # the page that says where a commit's trees begin is written over two commits later
+        with env.begin() as txn:
+            fault = structure_fault(data, commit=txn.id())
+        if fault is None:
+            return
+    raise StoreUnreadable(
+        f"{data} is damaged: {fault}; restore a backup, or start the service on it, which sets it aside and begins anew"
+    )
 
 
 def check_length(env: lmdb.Environment, data: Path) -> os.stat_result:
@@ -49,22 +44,37 @@ def check_length(env: lmdb.Environment, data: Path) -> os.stat_result:
 def extend(env: lmdb.Environment, data: Path) -> None:
     """Make the file as long as its tree, without taking disk space."""
     need_bytes = _tree_bytes(env)
-    with suppress(OSError):  # what was committed stays so; the next to open the file takes a closer look
+    with suppress(OSError):  # what was committed stays so, and no reader looks at a page that was never written
         if data.stat().st_size < need_bytes:
             os.truncate(data, need_bytes)
 
 
-def read_every_page(directory: str) -> None:
-    """Touch all pages that the tree refers to, in a process of its own: it is killed where the file ends before."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with lmdb.open(directory, readonly=True, max_dbs=16) as env:
-        with env.begin(buffers=True) as txn:
-            for table in [bytes(name) for name, _ in txn.cursor()]:
-                for _, value in txn.cursor(db=env.open_db(table, txn=txn, create=False)):
-                    bytes(value[-1:])
-        with Path(os.devnull).open("wb") as nowhere:
-            env.copyfd(nowhere.fileno(), compact=True)  # reads the list of free pages, which no cursor shows
-
-
 def _tree_bytes(env: lmdb.Environment) -> int:
     return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
+
+
+class Length:
+    """How long an open data file was at least; it never becomes shorter by itself. Thread-safe."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._descriptor = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
+        self._known_bytes = os.fstat(self._descriptor).st_size
+        self._is_cut = False
+
+    def note(self) -> None:
+        """After a commit: the file may have grown."""
+        self._known_bytes = max(self._known_bytes, os.fstat(self._descriptor).st_size)
+
+    def check(self) -> None:
+        """StoreUnreadable, from then on for ever, once the file is shorter than it was: it costs a microsecond."""
+        has_bytes = os.fstat(self._descriptor).st_size
+        if has_bytes < self._known_bytes or self._is_cut:
+            self._is_cut = True
+            raise StoreUnreadable(f"{self._data} was cut while it was in use: from {self._known_bytes:,} bytes")
+
+    def close(self) -> None:
+        """Closing twice is fine."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,4 +1,4 @@
-"""LmdbStore: records and documents in one LMDB environment. With extent.py the only module that imports lmdb.
+"""LmdbStore: records and documents in one LMDB environment. With extent.py and salvage.py all that imports lmdb.
 
 Four tables: records (header and payload as they travelled), entries (what lookups and accounting need, so that they
 never touch a value), documents, and meta. Always synced, never a writable map: after a power loss the tree is whole
@@ -17,13 +17,17 @@ from pathlib import Path
 import lmdb
 
 from kvcairn_storage.allocator import keep_freed_memory
-from kvcairn_storage.directory import DATA_NAME, DataDirectory, is_full, new_data_file, read_identity
+from kvcairn_storage.directory import DATA_NAME, READERS_NAME, DataDirectory, is_full, new_data_file, read_identity
+from kvcairn_storage.documents import document_row, seal, unseal
 from kvcairn_storage.errors import StorageError, StoreClosed, StoreFull, StoreUnreadable
-from kvcairn_storage.extent import check_extent, extend
+from kvcairn_storage.extent import Length, check_trees, extend
 from kvcairn_storage.integrity import row_faults
 from kvcairn_storage.rows import pack_entry, pack_key, unpack_entry, unpack_key, when_stored
+from kvcairn_storage.salvage import set_damaged_aside
 from kvcairn_storage.slot import PAGE_BYTES
 from kvcairn_storage.store import Bytes, Entry, Put, RecordKey
+from kvcairn_storage.strays import drop_strays, has_strays
+from kvcairn_storage.structure import check_metas
 from kvcairn_storage.writer import GroupWriter
 
 TABLES = (b"records", b"entries", b"documents", b"meta")
@@ -51,7 +55,7 @@ class LmdbReader:
     """What can be read, also beside a running service and from another process. Thread-safe; ends at a fork."""
 
     _spare_txns = 8
-    _check_file: Callable[[lmdb.Environment, Path], object] = staticmethod(check_extent)
+    _check_file: Callable[[lmdb.Environment, Path], object] = staticmethod(check_trees)
 
     def __init__(self, path: Path) -> None:
         """Open an existing directory read-only; UnknownFormat if it is not ours, StoreUnreadable if it is broken."""
@@ -64,11 +68,14 @@ class LmdbReader:
         self._readers = threading.Condition()
         self._reading_now, self._closed = 0, False
         with _translated(f"{path} cannot be opened"):
+            if not create:
+                check_metas(path / DATA_NAME)
             self._env = lmdb.open(
                 os.fspath(path), map_size=map_size, readonly=readonly, create=create,
                 max_dbs=len(TABLES), max_readers=MAX_READERS, mode=0o600, max_spare_txns=self._spare_txns,
             )  # fmt: skip
             self._check_file(self._env, path / DATA_NAME)
+            self._length = Length(path / DATA_NAME)
             names = (self._env.open_db(name, create=create) for name in TABLES)
             self._records, self._entries, self._documents, self._meta = names
 
@@ -134,18 +141,23 @@ class LmdbReader:
         return faults, start, RECORDS_PER_READ
 
     def get_document(self, table: str, name: str) -> bytes | None:
+        row = document_row(table, name)
         with self._reading() as txn:
-            return txn.get(_document_row(table, name), db=self._documents)
+            value = txn.get(row, db=self._documents)
+        return None if value is None else unseal(row, value)
 
     def documents(self, table: str) -> dict[str, bytes]:
-        prefix = _document_row(table, "")
+        """Those that are as they were written; a damaged one is not there."""
+        prefix = document_row(table, "")
         found: dict[str, bytes] = {}
         with self._reading() as txn, txn.cursor(db=self._documents) as cursor:
             cursor.set_range(prefix)
-            for row, document in cursor:
+            for row, value in cursor:
                 if not row.startswith(prefix):
                     break
-                found[row[len(prefix) :].decode()] = document
+                document = unseal(row, value)
+                if document is not None:
+                    found[row[len(prefix) :].decode()] = document
         return found
 
     def backup(self, target: Path) -> None:
@@ -164,6 +176,7 @@ class LmdbReader:
             self._closed = True
             self._readers.wait_for(lambda: self._reading_now == 0)
         self._env.close()
+        self._length.close()
 
     @contextmanager
     def _reading(self) -> "Iterator[lmdb.Transaction[bytes]]":
@@ -186,6 +199,7 @@ class LmdbReader:
                 raise StoreClosed(f"the store in {self.path} is closed")
             self._reading_now += 1
         try:
+            self._length.check()
             with _translated(f"{self.path} cannot be read"):
                 yield
         finally:
@@ -210,14 +224,29 @@ class LmdbStore(LmdbReader):
         """
         keep_freed_memory()
         self._directory = DataDirectory(path)
-        self.identity = self._directory.identity
         try:
+            with _translated(f"{path} cannot be opened"):
+                documents = set_damaged_aside(self._directory)
             self._open(path, readonly=False, map_size=map_bytes, create=True)
-            self._env.reader_check()
+            self._put_in_order(documents)
         except BaseException:
             self._directory.close()
             raise
+        self.identity = self._directory.identity
         self._writer: GroupWriter[lmdb.Transaction[bytes]] = GroupWriter(self._commit, make_room=self._make_room)
+
+    def _put_in_order(self, documents: Mapping[bytes, bytes]) -> None:
+        """Keep what was saved of a damaged file, drop rows that cannot be true, and let go of readers that died."""
+        with _translated(f"{self.path} cannot be written"):
+            self._env.reader_check()
+            _fill(self.path / READERS_NAME)
+        if documents:
+            self._commit([lambda txn: txn.cursor(db=self._documents).putmulti(documents.items())])
+        tables = self._records, self._entries, self._documents
+        with self._reading() as txn:
+            is_wanting = has_strays(txn, *tables)
+        if is_wanting:
+            self._commit([lambda txn: drop_strays(txn, *tables)])
 
     def write(self, puts: Sequence[Put], deletes: Sequence[RecordKey] = ()) -> "Future[None]":
         size_bytes = sum(len(part) for put in puts for part in put.data)
@@ -232,11 +261,12 @@ class LmdbStore(LmdbReader):
         return self._submit(partial(self._apply_uses, rows), size_bytes=len(rows) * PAGE_BYTES)
 
     def put_document(self, table: str, name: str, document: bytes) -> None:
-        row = _document_row(table, name)
-        self._submit(lambda txn: txn.put(row, document, db=self._documents), size_bytes=len(document)).result()
+        row = document_row(table, name)
+        value = seal(row, document)
+        self._submit(lambda txn: txn.put(row, value, db=self._documents), size_bytes=len(value)).result()
 
     def delete_document(self, table: str, name: str) -> bool:
-        row = _document_row(table, name)
+        row = document_row(table, name)
         return bool(self._submit(lambda txn: txn.delete(row, db=self._documents), size_bytes=0).result())
 
     def close(self) -> None:
@@ -250,6 +280,7 @@ class LmdbStore(LmdbReader):
         return self._writer.submit(work, size_bytes=size_bytes)
 
     def _commit(self, works: Sequence[Work]) -> list[object]:
+        self._length.check()
         try:
             with _translated(f"{self.path} cannot be written"), self._env.begin(write=True) as txn:
                 results = [work(txn) for work in works]
@@ -258,6 +289,7 @@ class LmdbStore(LmdbReader):
                 raise StoreFull(f"the file system of {self.path} is full: {error}") from error
             raise
         extend(self._env, self.path / DATA_NAME)
+        self._length.note()
         return results
 
     def _make_room(self) -> None:
@@ -283,8 +315,10 @@ class LmdbStore(LmdbReader):
                 txn.put(row, pack_entry(entry), db=self._entries)
 
 
-def _document_row(table: str, name: str) -> bytes:
-    return f"{table}\0{name}".encode()
+def _fill(path: Path) -> None:
+    """Take the disk space of a whole file: LMDB maps its table of readers, and a page that cannot be had kills."""
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 @contextmanager

@@ -171,10 +171,10 @@ def test_a_file_that_was_cut_is_refused_and_kills_nobody(owner: Owner, attached:
     payloads(reader, keys_of(range(1)))
     owner.end()
     os.truncate(owner.directory / "data.mdb", 8 * 4096)
-    with pytest.raises(StoreUnreadable, match="its tree goes on to"):
+    with pytest.raises(StoreUnreadable, match=r"was cut|its tree goes on to"):
         payloads(reader, keys_of(range(40)))
     for _ in range(2):
-        with pytest.raises(StoreUnreadable, match="its tree goes on to"):
+        with pytest.raises(StoreUnreadable, match=r"was cut|its tree goes on to"):
             reader_of(attached)
 
 

@@ -219,11 +219,11 @@ def test_reading_makes_no_directory(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_data_file_that_is_no_database_is_unreadable(tmp_path: Path) -> None:
+def test_a_data_file_that_is_no_database_is_refused_by_readers(tmp_path: Path) -> None:
     LmdbStore(tmp_path, map_bytes=MAP_BYTES).close()
     (tmp_path / "data.mdb").write_bytes(b"x" * 65536)
-    with pytest.raises(StoreUnreadable):
-        LmdbStore(tmp_path, map_bytes=MAP_BYTES)
+    with pytest.raises(StoreUnreadable, match="is damaged: meta page 0"):
+        LmdbReader(tmp_path)
 
 
 def test_a_directory_that_cannot_be_made_is_unreadable(tmp_path: Path) -> None:
