@@ -73,6 +73,10 @@ class ServiceProcess:
         self._process.kill()
         self._process.wait(STOP_SECONDS)
 
+    def hang_up(self) -> None:
+        """SIGHUP: files are read again."""
+        self._process.send_signal(signal.SIGHUP)
+
     def terminate(self) -> int:
         """SIGTERM, wait, and return the exit status."""
         self._process.send_signal(signal.SIGTERM)

@@ -49,10 +49,13 @@ _BY_KIND: tuple[tuple[type[Metric], str, str, Callable[[Usage], float]], ...] = 
     (GaugeMetricFamily, "stored_bytes", "Header and payload bytes as kept.", lambda each: each.stored_bytes),
     (GaugeMetricFamily, "tenant_charged_bytes", "Bytes in whole pages.", lambda each: each.charged_bytes),
     (GaugeMetricFamily, "reused_records", "Records used since they were stored.", lambda each: each.reused_records),
+    (GaugeMetricFamily, "pinned_records", "Records that pins keep.", lambda each: each.pinned_records),
+    (GaugeMetricFamily, "pinned_bytes", "Bytes in whole pages that pins keep.", lambda each: each.pinned_bytes),
     (CounterMetricFamily, "evicted_records", "Evicted since the start.", lambda each: each.evicted_records),
     (CounterMetricFamily, "evicted_bytes", "Evicted since the start.", lambda each: each.evicted_bytes),
     (CounterMetricFamily, "expired_records", "Idle for too long.", lambda each: each.expired_records),
     (CounterMetricFamily, "quarantined_records", "Found bad.", lambda each: each.quarantined_records),
+    (CounterMetricFamily, "purged_records", "Undone by an admin.", lambda each: each.purged_records),
 )
 
 
@@ -62,6 +65,8 @@ class _StoreCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._of_the_service()
+        yield from self._of_the_door()
+        yield from self._of_overload()
         yield from self._by_kind()
         yield from self._lookups()
 
@@ -75,6 +80,25 @@ class _StoreCollector(Collector):
         yield GaugeMetricFamily("kvcairn_upload_memory_bytes", "Lent to uploads.", service.budget.used_bytes)
         yield CounterMetricFamily("kvcairn_received_bytes", "Record bytes received.", counters.received_bytes)
         yield CounterMetricFamily("kvcairn_sent_bytes", "Record bytes sent.", counters.sent_bytes)
+
+    def _of_the_door(self) -> Iterator[Metric]:
+        tls, failures = self._service.tls, self._service.audit.failures
+        yield CounterMetricFamily("kvcairn_audit_failures", "Lines that the audit log's file did not take.", failures)
+        if tls is not None:
+            yield CounterMetricFamily("kvcairn_tls_handshakes_failed", "TLS handshakes without a result.", tls.failures)
+
+    def _of_overload(self) -> Iterator[Metric]:
+        service, refused = self._service, self._service.counters.refused_requests
+        waiting = GaugeMetricFamily("kvcairn_waiting", "Who waits for a turn, or for upload memory.", labels=["what"])
+        for what, queue in (("decoding", service.decoding), ("questions", service.questions),
+                            ("sending", service.sending), ("upload_memory", service.budget)):  # fmt: skip
+            waiting.add_metric([what], queue.waiting)
+        yield waiting
+        yield CounterMetricFamily("kvcairn_refused_requests", "Answered 429 or 503 at the door.", refused)
+        if (crowd := service.crowd) is not None:
+            yield GaugeMetricFamily("kvcairn_connections", "Open connections.", len(crowd))
+            yield CounterMetricFamily("kvcairn_closed_connections", "Idle ones closed for others.", crowd.made_way)
+            yield CounterMetricFamily("kvcairn_refused_connections", "Turned away, with none idle.", crowd.refused)
 
     def _by_kind(self) -> Iterator[Metric]:
         rows = [(name, each) for each in self._service.store.usage() if (name := self._name(each.tenant)) is not None]

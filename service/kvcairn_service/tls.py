@@ -64,7 +64,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols([HTTP_1_1])
     context.sslobject_class = Handshake
-    # A session that is taken up again skips the check of the client's certificate.
+    # A ticket would let a client in for hours without another look at its certificate, which may have expired.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
     _load_own(context, files)
