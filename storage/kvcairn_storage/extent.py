@@ -5,6 +5,7 @@ So the writer makes such a file longer after each commit, and what is shorter th
 lmdb.py and salvage.py the only module that imports lmdb.
 """
 
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from kvcairn_storage.errors import StoreUnreadable
 from kvcairn_storage.structure import structure_fault
 
 TRIES = 5
+_LOG = logging.getLogger(__name__)
 
 
 def check_trees(env: lmdb.Environment, data: Path) -> None:
@@ -54,13 +56,16 @@ def _tree_bytes(env: lmdb.Environment) -> int:
 
 
 class Length:
-    """How long an open data file was at least; it never becomes shorter by itself. Thread-safe."""
+    """How long an open data file was at least; it never becomes shorter by itself. Thread-safe.
+
+    fault: None until it was seen to be cut; what is made longer again afterwards holds zeros.
+    """
 
     def __init__(self, data: Path) -> None:
+        self.fault: str | None = None
         self._data = data
         self._descriptor = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
         self._known_bytes = os.fstat(self._descriptor).st_size
-        self._is_cut = False
 
     def note(self) -> None:
         """After a commit: the file may have grown."""
@@ -69,9 +74,11 @@ class Length:
     def check(self) -> None:
         """StoreUnreadable, from then on for ever, once the file is shorter than it was: it costs a microsecond."""
         has_bytes = os.fstat(self._descriptor).st_size
-        if has_bytes < self._known_bytes or self._is_cut:
-            self._is_cut = True
-            raise StoreUnreadable(f"{self._data} was cut while it was in use: from {self._known_bytes:,} bytes")
+        if self.fault is None and has_bytes < self._known_bytes:
+            self.fault = f"{self._data} was cut while it was in use: from {self._known_bytes:,} to {has_bytes:,} bytes"
+            _LOG.critical("%s: it is read no more; a restart begins anew", self.fault)
+        if self.fault is not None:
+            raise StoreUnreadable(self.fault)
 
     def close(self) -> None:
         """Closing twice is fine."""
