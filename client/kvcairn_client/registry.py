@@ -28,7 +28,8 @@ class Registry:
         info = self._control.ask("GET", "/v1/service", ServiceInfo, deadline)
         if info.api != API:
             raise BadAnswer(
-                f"this client speaks version {API} of the API, the service {info.version!r} speaks {info.api}"
+                f"this client speaks version {API} of the API, the service {info.version!r} speaks {info.api}; "
+                "install a client of the service's version"
             )
         if info.limits.keys_per_request < 1 or info.limits.body_bytes < 1:
             raise BadAnswer("the service's limits allow no request at all")

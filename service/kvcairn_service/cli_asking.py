@@ -5,7 +5,7 @@ import ssl
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import httpx
 import typer
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from kvcairn_protocol.messages import Problem
 from kvcairn_service.cli_output import fail
 from kvcairn_service.cli_values import parse_url
+from kvcairn_service.routes.service import API, version
 from kvcairn_service.settings import is_token
 
 DEFAULT_URL = "http://127.0.0.1:7420"
@@ -31,6 +32,14 @@ TokenFlag = Annotated[str | None, typer.Option("--token", help="Bearer token.", 
 JsonFlag = Annotated[bool, typer.Option("--json", help="JSON for machines instead of a table.")]
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+class _Greeting(BaseModel):
+    """What a service of any version says of itself."""
+
+    name: Literal["kvcairn"]
+    version: str
+    api: int
 
 
 class Asker:
@@ -76,7 +85,18 @@ class Asker:
         try:
             return model.model_validate_json(answer.content)
         except ValidationError:
-            fail(f"what answers at {self.url} is no kvcairn service, or another version of it")
+            fail(f"what answers at {self.url} is {self._described()}")
+
+    def _described(self) -> str:
+        """What sent an answer that this version does not understand, as far as it says so itself."""
+        try:
+            info = _Greeting.model_validate_json(self._http.get("/v1/service").content)
+        except (httpx.HTTPError, ValidationError):
+            return "no kvcairn service, or another version of it"
+        return (
+            f"another version of kvcairn: it speaks version {info.api} of the API (kvcairn {info.version}), "
+            f"this command version {API} (kvcairn {version()}); use the service's own"
+        )
 
     def _request(
         self,
