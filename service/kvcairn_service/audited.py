@@ -37,12 +37,16 @@ ACTIONS: Mapping[tuple[str, str], tuple[str, By]] = {
     ("DELETE", "/v1/tenants/{name}/tokens/{token_id}"): ("token.revoke", By.ANYBODY),
     ("POST", "/v1/records:purge"): ("records.purge", By.ANYBODY),
     ("POST", "/v1/prefixes:pin"): ("prefix.pin", By.ADMIN_TOKEN),
-    ("POST", "/v1/prefixes:unpin"): ("prefix.unpin", By.ADMIN_TOKEN),
+    ("DELETE", "/v1/pins/{id}"): ("pin.remove", By.ADMIN_TOKEN),
     ("DELETE", "/v1/layouts/{fingerprint}"): ("layout.delete", By.ADMIN),
 }
 _COMPILED = [(method, compile_path(path)[0], action, by) for (method, path), (action, by) in ACTIONS.items()]
 
-_REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+_CHEAP = frozenset(
+    {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
+)
+"""Refusals that anybody can get without end."""
+
 _LOGGED_CHARACTERS = 128
 
 
@@ -102,7 +106,7 @@ class Audited:
         if not _counts(action.by, caller):
             return
         details = dict(scope["state"].get("audit", {}))
-        if status in _REFUSED:
+        if status in _CHEAP:
             left_out = self._flood.admits(time.monotonic())
             if left_out is None:
                 return

@@ -10,11 +10,13 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvcairn_service.connection import connection_of
+from kvcairn_service.flood import Flood
 from kvcairn_service.problems import problem
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=-]{1,128}")
@@ -40,6 +42,7 @@ class Trace:
     def __init__(self, app: ASGIApp, observe: Observe) -> None:
         self._app = app
         self._observe = observe
+        self._flood = Flood()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -73,6 +76,9 @@ class Trace:
         self._observe(route, scope["method"], answer.status, seconds)
         caller = scope["state"].get("caller")
         tenant = caller.tenant.name if caller is not None and caller.tenant is not None else None
+        left_out = self._left_out(answer.status)
+        if left_out is None:
+            return
         log.info(
             "%s %s %d",
             scope["method"],
@@ -84,8 +90,13 @@ class Trace:
                 "sent_bytes": answer.sent_bytes,
                 "milliseconds": round(seconds * 1e3, 2),
                 "tenant": tenant,
+                "left_out": left_out or None,
             },
         )
+
+    def _left_out(self, status: int) -> int | None:
+        """None where a line would be one too many: of failed authentications, strangers decide how many there are."""
+        return self._flood.admits(time.monotonic()) if status == HTTPStatus.UNAUTHORIZED else 0
 
 
 def choose_id(offered: str | None) -> str:
