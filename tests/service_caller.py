@@ -24,6 +24,10 @@ class Caller:
         body = {"layout": fingerprint(document).hex(), "block_keys": [key.hex() for key in keys]}
         return self.http.post("/v1/prefixes:lookup", json=body)
 
+    def pin(self, document: dict[str, Any], keys: list[bytes], **more: Any) -> httpx.Response:
+        body = {"layout": fingerprint(document).hex(), "block_keys": [key.hex() for key in keys], "ttl_seconds": 3600}
+        return self.http.post("/v1/prefixes:pin", json=body | more)
+
     def fetch(self, document: dict[str, Any], *asked: tuple[str, bytes]) -> httpx.Response:
         return self.http.post("/v1/records:fetch", json=self.naming(document, *asked))
 

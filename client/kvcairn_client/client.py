@@ -1,4 +1,4 @@
-"""The client of one kvcairn service: lookup, fetch, store, statistics."""
+"""The client of one kvcairn service: lookup, fetch, store, pins, statistics."""
 
 import logging
 import os
@@ -21,6 +21,7 @@ from kvcairn_client.exchange import Exchanges
 from kvcairn_client.fetching import Fetching
 from kvcairn_client.mac_keys import MacKeys, mac_keys
 from kvcairn_client.outgoing import StoreBody, added, bodies
+from kvcairn_client.pinning import Pinning
 from kvcairn_client.questions import Questions
 from kvcairn_client.records import FetchResult, Lookup, Outgoing, Ref, Wanted
 from kvcairn_client.registry import Registry
@@ -28,7 +29,7 @@ from kvcairn_client.tls import TlsFiles, tls_of
 from kvcairn_client.transport import Transport
 from kvcairn_protocol.codec import CodecName
 from kvcairn_protocol.layout import Kind, Layout
-from kvcairn_protocol.messages import ServiceInfo, StoreAnswer, TenantStats
+from kvcairn_protocol.messages import Pin, Pins, ServiceInfo, StoreAnswer, TenantStats
 
 if TYPE_CHECKING:
     from kvcairn_client.attach import Attachment
@@ -85,6 +86,7 @@ class Client:
         self._control = Control(endpoint, headers)
         self._registry = Registry(self._control)
         self._questions = Questions(self._control, self._registry)
+        self._pinning = Pinning(self._control, self._registry)
         self._connections = Connections(endpoint)
         exchanges = Exchanges(self._connections, authority=address.authority, prefix=address.prefix, headers=headers)
         self._transport = Transport(exchanges, stall_seconds=budgets.stall_seconds)
@@ -182,6 +184,25 @@ class Client:
     def close(self) -> None:
         """Close every connection. Calls under way may fail; harmless when repeated."""
         if self._attachment is not None:
+    def pin(self, layout: Layout, block_keys: Sequence[bytes], *, ttl_seconds: float, name: str | None = None) -> Pin:
+        """Keep what is stored of a prefix from eviction for `ttl_seconds`: its longest run, and the states it needs.
+
+        The answer says how much that is. Under the same name, or without one for the same keys, it replaces the pin
+        that was there: so pin again before it expires. Raises Refused (404) where nothing of it is stored, Refused
+        (413) for what can never fit into the tenant's pins, ServiceBusy (507) for what does not fit now.
+        """
+        check_keys(block_keys)
+        deadline = self._start_control()
+        return self._pinning.pin(layout, block_keys, ttl_seconds=ttl_seconds, name=name, deadline=deadline)
+
+    def pins(self) -> Pins:
+        """The tenant's pins, and how much they may take."""
+        return self._pinning.pins(self._start_control())
+
+    def unpin(self, pin: Pin) -> bool:
+        """Let a pin's records go, like any others, from now on; False where the pin was gone already."""
+        return self._pinning.unpin(pin, self._start_control())
+
             self._attachment.close()
         self._is_closed = True
         self._control.close()

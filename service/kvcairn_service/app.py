@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
@@ -16,12 +17,14 @@ from kvcairn_service.auth import Gate
 from kvcairn_service.browsers import Shield
 from kvcairn_service.counters import Counters
 from kvcairn_service.docs_page import add_docs_page
+from kvcairn_service.kept_pins import load_pins
 from kvcairn_service.layouts import Layouts
 from kvcairn_service.memory import MemoryBudget
 from kvcairn_service.metrics import Metrics
 from kvcairn_service.openapi import document_of
+from kvcairn_service.pins import Pins
 from kvcairn_service.problems import answer_http_exception, answer_kvcairn_error, answer_validation_error
-from kvcairn_service.routes import layouts, prefixes, record, records, stats, tenants
+from kvcairn_service.routes import layouts, pins, prefixes, record, records, stats, tenants
 from kvcairn_service.routes import service as service_routes
 from kvcairn_service.settings import Settings
 from kvcairn_service.standing import standing_tokens
@@ -38,7 +41,7 @@ DESCRIPTION = """A prefix-cache store for hybrid-attention language models: pref
 
 Formats of layouts, keys and records: docs/wire.md."""
 
-ROUTERS = (service_routes, layouts, prefixes, records, record, stats, tenants)
+ROUTERS = (service_routes, layouts, prefixes, pins, records, record, stats, tenants)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -61,13 +64,22 @@ def open_service(settings: Settings) -> Service:
 
 def compose(settings: Settings, stores: Stores) -> Service:
     """A service on open stores."""
+    kept = load_pins(stores.documents, now=time.time())
+    store = PrefixStore(stores.records, capacity_bytes=stores.capacity_bytes, pins=[pin for _, pin in kept])
     return Service(
         settings=settings,
         records=stores.records,
-        store=PrefixStore(stores.records, capacity_bytes=stores.capacity_bytes),
+        store=store,
         tenants=Tenants(stores.documents),
         tokens=Tokens(stores.documents),
         layouts=Layouts(stores.documents, max_layouts=settings.max_layouts),
+        pins=Pins(
+            stores.documents,
+            store,
+            [each for each, _ in kept],
+            max_pins=settings.max_pins,
+            max_seconds=settings.max_pin_seconds,
+        ),
         counters=Counters(),
         budget=MemoryBudget(settings.upload_memory_bytes),
         generation=stores.generation,

@@ -6,6 +6,7 @@ import typer
 
 from kvcairn_service.cli_admin import layouts_command, stats_command, tenants_app
 from kvcairn_service.cli_data import backup_command, check_command
+from kvcairn_service.cli_pins import pins_app
 from kvcairn_service.cli_serve import serve_command
 from kvcairn_service.routes.service import version
 
@@ -49,3 +50,4 @@ app.command("layouts")(layouts_command)
 app.command("check")(check_command)
 app.command("backup")(backup_command)
 app.add_typer(tenants_app, name="tenants")
+app.add_typer(pins_app, name="pins")

@@ -109,10 +109,11 @@ def layouts_command(
 
 
 def draw_tenants(*tenants: Tenant) -> None:
-    columns = ("tenant", "strategy", "codec", "quota", "ttl")
+    columns = ("tenant", "strategy", "codec", "quota", "pins", "ttl")
     rows = [
         (
             each.name, strategy_text(each.strategy), each.codec, size(each.quota_bytes),
+            "a tenth" if each.pin_quota_bytes is None else size(each.pin_quota_bytes),
             "none" if each.ttl_seconds is None else age(each.ttl_seconds),
         )
         for each in tenants
@@ -144,6 +145,9 @@ def set_tenant(  # noqa: PLR0913, PLR0917 - one parameter is one flag
     strategy: Annotated[str | None, typer.Option(help=STRATEGY)] = None,
     codec: Annotated[str | None, typer.Option(help=CODEC)] = None,
     quota: Annotated[str | None, typer.Option(help="At most this much, such as 10GiB; none for no limit.")] = None,
+    pin_quota: Annotated[
+        str | None, typer.Option(help="Of which pins may keep this much; 0: no pins; none: a tenth.")
+    ] = None,
     ttl: Annotated[
         str | None, typer.Option(help="Drop what was not used for so long, such as 7d; none: never.")
     ] = None,
@@ -166,6 +170,8 @@ def set_tenant(  # noqa: PLR0913, PLR0917 - one parameter is one flag
         changes["codec"] = codec
     if quota is not None:
         changes["quota_bytes"] = parse_quota(quota)
+    if pin_quota is not None:
+        changes["pin_quota_bytes"] = parse_quota(pin_quota)
     if ttl is not None:
         changes["ttl_seconds"] = parse_ttl(ttl)
     with Asker(url, token) as service:

@@ -67,6 +67,8 @@ class Settings(BaseSettings):
     max_layout_bytes: Bytes = ByteSize(256 << 10)
     max_keys: Count = 16_384
     max_record_bytes: Bytes = ByteSize(64 * MEBIBYTE)
+    max_pins: Count = 256
+    max_pin_seconds: Count = 30 * 86_400
     max_body_bytes: Bytes = ByteSize(256 * MEBIBYTE)
     max_requests: Count = 256
     max_connections: Count = 1024

@@ -14,6 +14,7 @@ from kvcairn_service.audit import AuditLog
 from kvcairn_service.counters import Counters
 from kvcairn_service.layouts import Layouts
 from kvcairn_service.memory import MemoryBudget
+from kvcairn_service.pins import Pins
 from kvcairn_service.settings import Settings
 from kvcairn_service.standing import StandingTokens
 from kvcairn_service.tenants import KeptTenant, Tenants
@@ -49,6 +50,7 @@ class Service:
     tenants: Tenants
     tokens: Tokens
     layouts: Layouts
+    pins: Pins
     counters: Counters
     budget: MemoryBudget
     generation: str
@@ -74,6 +76,7 @@ class Service:
         """Drop all that is kept for a tenant that exists no more: tokens first, so that nobody adds to the rest."""
         await self.tokens.revoke_all(tenant_id)
         await self.layouts.remove_all(tenant_id)
+        await self.pins.remove_all(tenant_id)
         await asyncio.to_thread(self.store.drop, tenant=tenant_id)
         self.counters.forget(tenant_id)
 
@@ -96,6 +99,9 @@ async def sweep_orphans(service: Service) -> None:
     for tenant_id in service.tokens.tenants() | service.layouts.tenants():
         if service.tenants.by_id(tenant_id) is None:
             await service.drop_tenant(tenant_id)
+    for tenant_id, fingerprint in service.pins.places():
+        if not service.is_wanted(tenant_id, fingerprint):
+            await service.pins.remove_all(tenant_id, fingerprint)
     for usage in service.store.usage():
         await service.drop_unwanted(usage.tenant, [usage.layout])
 

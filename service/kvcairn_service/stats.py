@@ -25,6 +25,9 @@ def tenant_stats(service: Service, tenant: KeptTenant) -> TenantStats:
         hit_tokens=sum(each.hit_tokens for each in lookups.values()),
         kinds=[kind_stats(each, now_seconds=time.time()) for each in _ordered(usages)],
         layouts=[layout_stats(layout, each) for layout, each in lookups.items()],
+        pinned_records=sum(each.pinned_records for each in usages),
+        pinned_bytes=sum(each.pinned_bytes for each in usages),
+        pin_quota_bytes=service.pins.limit_bytes(tenant.document),
     )
 
 
@@ -62,6 +65,8 @@ def kind_stats(usage: Usage, *, now_seconds: float) -> KindStats:
         oldest_seconds=_age(usage.oldest_created, now_seconds) if there else None,
         idle_seconds=_age(usage.latest_use, now_seconds) if there else None,
     )
+        pinned_records=usage.pinned_records,
+        pinned_bytes=usage.pinned_bytes,
 
 
 def layout_stats(layout: bytes, lookups: Lookups) -> LayoutStats:

@@ -18,6 +18,7 @@ async def run_sweeps(service: Service) -> None:
     """Run every sweep until cancelled. Whatever goes wrong in one is logged, and it goes on."""
     async with asyncio.TaskGroup() as group:
         group.create_task(expire_for_ever(service))
+        group.create_task(unpin_for_ever(service))
         if service.settings.scrub_bytes_per_second:
             group.create_task(scrub_for_ever(service))
 
@@ -29,6 +30,14 @@ async def expire_for_ever(service: Service) -> None:
         for tenant in service.tenants.all():
             with _going_on(f"idle records of tenant {tenant.name} could not be dropped"):
                 await service.expire_idle(tenant)
+
+
+async def unpin_for_ever(service: Service) -> None:
+    """Every so often, let go of pins that have expired; whoever pins does the same."""
+    while True:
+        with _going_on("pins that have expired could not be let go"):
+            await service.pins.drop_expired()
+        await asyncio.sleep(service.settings.sweep_seconds)
 
 
 async def scrub_for_ever(service: Service) -> None:

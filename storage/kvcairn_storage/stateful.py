@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvcairn_protocol.layout import Kind
+from kvcairn_storage.pins import Pin
 from kvcairn_storage.prefixes import PrefixStore
 from kvcairn_storage.store import Entry, RecordKey, RecordStore
 from kvcairn_storage.testing import LAYOUT, SECONDS, ManualClock, make_put, make_record
@@ -87,6 +88,7 @@ class PrefixStoreMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.store = PrefixStore(self.open(), capacity_bytes=1 << 30, clock=self.clock)
         self.model: dict[RecordKey, dict[str, Any]] = {}
+        self.pins: dict[tuple[str, str], Pin] = {}
 
     @rule(tenant=TENANTS, kind=KINDS, spot=SPOTS, place=st.integers(1, 4), parent=SPOTS, payload=PAYLOADS)
     def put(self, tenant: str, kind: Kind, spot: int, place: int, parent: int, payload: bytes) -> None:
@@ -151,19 +153,70 @@ class PrefixStoreMachine(RuleBasedStateMachine):
     def expire(self, tenant: str, idle: int) -> None:
         before = self.clock.now - idle
         mine = {key: record for key, record in self.model.items() if key.tenant == tenant}
-        stale = {key for key, record in mine.items() if record["used"] < before}
-        # A fresh block keeps its ancestors fresh, so that no stale block has a live heir; what stands at its key goes.
-        blocks = {key for key in stale if key.kind is Kind.HISTORY}
-        gone = stale | {key for key in mine if key._replace(kind=Kind.HISTORY) in blocks}
+        stale = {key for key, record in mine.items() if record["used"] < before} - self._pinned()
+        gone = {key for key in stale if key.kind is not Kind.HISTORY}
+        while leaf := next((key for key in stale - gone if self._is_free(key, gone)), None):
+            gone |= {key for key in mine if key._replace(kind=Kind.HISTORY) == leaf}
         assert self.store.expire(tenant=tenant, idle_seconds=idle) == len(gone)
         for key in gone:
             del self.model[key]
+
+    def _is_free(self, block: RecordKey, gone: set[RecordKey]) -> bool:
+        """Whether a block has no heir that stays (a pinned one is the only that can), and nothing pinned at its key."""
+        heirs = {
+            key
+            for key, record in self.model.items()
+            if (key.tenant, key.kind, record["parent"]) == (block.tenant, Kind.HISTORY, block.key[:16])
+            and record["position"] == self.model[block]["position"] + 128
+        }
+        return not heirs - gone and not {block._replace(kind=kind) for kind in Kind} & self._pinned()
+
+    def _pinned(self) -> set[RecordKey]:
+        """What the pins in force name, there or not: all records of these tests take one page."""
+        return {
+            RecordKey(pin.tenant, pin.layout, each.kind, each.key) for pin in self.pins.values() for each in pin.records
+        }
+
+    def _release(self, pinned_before: set[RecordKey]) -> None:
+        for key in pinned_before - self._pinned():
+            self._use(key)
+
+    @rule(tenant=TENANTS, name=st.sampled_from(["p", "q"]), spots=st.lists(SPOTS, min_size=1, max_size=3, unique=True))
+    def pin(self, tenant: str, name: str, spots: list[int]) -> None:
+        keys = [KEYS[spot] for spot in spots]
+        done = self.store.pins.pin(
+            tenant=tenant, layout=LAYOUT, pin_id=name, keys=keys, block_tokens=128, limit_bytes=1 << 20
+        )
+        run = 0
+        while run < len(keys) and self._position(tenant, Kind.HISTORY, keys[run]) == (run + 1) * 128:
+            run += 1
+        states = [at for at in range(run) if self._position(tenant, Kind.STATE, keys[at]) == (at + 1) * 128]
+        states = states[-2:] if states[-1:] == [run - 1] else states[-1:]
+        assert (done.pin is None) is (run == 0)
+        if done.pin is not None:
+            expected = {(Kind.HISTORY, key) for key in keys[:run]} | {(Kind.STATE, keys[at]) for at in states}
+            assert {(each.kind, each.key) for each in done.pin.records} == expected
+            before = self._pinned()
+            assert done.replaced == self.pins.get((tenant, name))
+            self.pins[tenant, name] = done.pin
+            self._release(before)
+
+    def _position(self, tenant: str, kind: Kind, key: bytes) -> int | None:
+        record = self.model.get(RecordKey(tenant, LAYOUT, kind, key))
+        return record["position"] if record else None
+
+    @rule(tenant=TENANTS, name=st.sampled_from(["p", "q"]))
+    def unpin(self, tenant: str, name: str) -> None:
+        before = self._pinned()
+        assert self.store.pins.unpin(tenant, name) is (self.pins.pop((tenant, name), None) is not None)
+        self._release(before)
 
     @precondition(lambda self: self.persistent)
     @rule()
     def reopen(self) -> None:
         self.store.close()
-        self.store = PrefixStore(self.open_again(), capacity_bytes=1 << 30, clock=self.clock)
+        pins = list(self.pins.values())
+        self.store = PrefixStore(self.open_again(), capacity_bytes=1 << 30, clock=self.clock, pins=pins)
 
     @invariant()
     def serves_what_the_model_holds(self) -> None:
@@ -176,6 +229,8 @@ class PrefixStoreMachine(RuleBasedStateMachine):
             assert (entry.position, entry.last_used) == (record["position"], record["used"])
         assert self.store.charged_bytes == 4096 * len(self.model)
         assert sum(usage.records for usage in self.store.usage()) == len(self.model)
+        assert sum(usage.pinned_records for usage in self.store.usage()) == len(self._pinned() & self.model.keys())
+        assert self.store.pins.pinned_bytes() == 4096 * len(self._pinned())
 
     def teardown(self) -> None:
         assert self.store.check_integrity() == []

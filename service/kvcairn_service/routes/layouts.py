@@ -57,6 +57,7 @@ async def delete_layout(fingerprint: Fingerprint, service: Running, tenant: Call
     """Delete a layout and every record of it."""
     layout = bytes.fromhex(fingerprint)
     await service.layouts.remove(tenant.id, layout)
+    await service.pins.remove_all(tenant.id, layout)
     await asyncio.to_thread(service.store.drop, tenant=tenant.id, layout=layout)
     service.counters.forget(tenant.id, layout)
 

@@ -19,7 +19,7 @@ router = APIRouter(tags=["service"])
 
 NAME = "kvcairn"
 API = 1
-FEATURES = ("touch", "report", "single-records", "unchained-layouts")
+FEATURES = ("touch", "report", "single-records", "unchained-layouts", "pins")
 
 Running = Annotated[Service, Depends(service_of)]
 
@@ -62,6 +62,8 @@ def limits_of(settings: Settings) -> ServiceLimits:
         keys_per_request=settings.max_keys,
         record_bytes=settings.max_record_bytes,
         body_bytes=settings.max_body_bytes,
+        pins_per_tenant=settings.max_pins,
+        pin_seconds=settings.max_pin_seconds,
     )
 
 
