@@ -6,7 +6,7 @@ understands a newer service.
 
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from kvcairn_protocol.codec import CodecName
 from kvcairn_protocol.errors import Reason
@@ -106,6 +106,7 @@ class TenantSettings(_Request):
     quota_bytes: Annotated[int, Field(ge=1)] | None = None
     ttl_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     pin_quota_bytes: Annotated[int, Field(ge=0)] | None = None
+    encrypt: bool = False
 
 
 class TenantChange(TenantSettings):
