@@ -108,25 +108,32 @@ class Client:
         """Make a layout known to the service. Every other verb does so by itself, once a client."""
         self._registry.register(layout, self._start_control())
 
-    def lookup(self, layout: Layout, block_keys: Sequence[bytes]) -> Lookup:
+    @property
+    def budgets(self) -> Budgets:
+        """How long each call may take."""
+        return self._budgets
+
+    def lookup(self, layout: Layout, block_keys: Sequence[bytes], *, within: Deadline | None = None) -> Lookup:
         """How much of a prompt is stored. block_keys: of its complete blocks, from the first (prefix.py).
 
         Keys beyond the service's keys_per_request are not asked for: a longer prompt gets a shorter hit.
+        within: when it must be over, where that is before control_seconds have passed.
         """
         check_keys(block_keys)
-        return self._questions.lookup(layout, block_keys, self._start_control())
+        return self._questions.lookup(layout, block_keys, self._start_control(within))
 
-    def fetch(self, layout: Layout, wanted: Sequence[Wanted]) -> FetchResult:
+    def fetch(self, layout: Layout, wanted: Sequence[Wanted], *, within: Deadline | None = None) -> FetchResult:
         """Read records into their targets; each is verified before it counts as loaded.
 
         Raises only where nothing was received; what ends a transfer under way is the result's `fault`. Targets that
         are not loaded have undefined content. Records found bad are misses, and are reported to the service
         afterwards, within control_seconds of their own; those with a wrong MAC are deleted there, so that right ones
         can be stored. A payload with a MAC ends with it. ValueError where the layout is not one of the client's keys.
+        within: when all of it must be over, where that is before fetch_seconds have passed.
         """
         items = byte_targets(layout, wanted)
         mac_key = self._mac_keys.of(layout, [item.kind for item in items])
-        deadline = self._start(self._budgets.fetch_seconds, "fetch_seconds")
+        deadline = self._start(self._budgets.fetch_seconds, "fetch_seconds", within)
         if self._attachment is not None:
             return self._attachment.fetch(layout, items, deadline, mac_key=mac_key)
         return self._fetch_over_network(layout, items, deadline, mac_key=mac_key)
@@ -177,13 +184,6 @@ class Client:
         check_keys([ref.key])
         return self._questions.report(layout, ref, self._start_control())
 
-    def stats(self) -> TenantStats:
-        """The caller's tenant: what it stores, how it is used."""
-        return self._questions.stats(self._start_control())
-
-    def close(self) -> None:
-        """Close every connection. Calls under way may fail; harmless when repeated."""
-        if self._attachment is not None:
     def pin(self, layout: Layout, block_keys: Sequence[bytes], *, ttl_seconds: float, name: str | None = None) -> Pin:
         """Keep what is stored of a prefix from eviction for `ttl_seconds`: its longest run, and the states it needs.
 
@@ -203,6 +203,13 @@ class Client:
         """Let a pin's records go, like any others, from now on; False where the pin was gone already."""
         return self._pinning.unpin(pin, self._start_control())
 
+    def stats(self) -> TenantStats:
+        """The caller's tenant: what it stores, how it is used."""
+        return self._questions.stats(self._start_control())
+
+    def close(self) -> None:
+        """Close every connection. Calls under way may fail; harmless when repeated."""
+        if self._attachment is not None:
             self._attachment.close()
         self._is_closed = True
         self._control.close()
@@ -219,15 +226,15 @@ class Client:
     def __repr__(self) -> str:
         return f"<Client {self._url}{' closed' if self._is_closed else ''}>"
 
-    def _start(self, seconds: float, budget: str) -> Deadline:
+    def _start(self, seconds: float, budget: str, within: Deadline | None = None) -> Deadline:
         if self._is_closed:
             raise ClosedClient("the client is closed")
         if os.getpid() != self._owner:
             raise ClosedClient(f"the client was made in process {self._owner}; make another one in this process")
-        return Deadline(seconds, budget=budget)
+        return within.within(seconds, budget=budget) if within else Deadline(seconds, budget=budget)
 
-    def _start_control(self) -> Deadline:
-        return self._start(self._budgets.control_seconds, "control_seconds")
+    def _start_control(self, within: Deadline | None = None) -> Deadline:
+        return self._start(self._budgets.control_seconds, "control_seconds", within)
 
     def _within_control(self, deadline: Deadline) -> Deadline:
         return deadline.within(self._budgets.control_seconds, budget="control_seconds")
@@ -251,8 +258,8 @@ class Client:
     ) -> FetchResult:
         fetched = self._fetching.fetch(layout, items, deadline, mac_key=mac_key)
         self._note_forged(fetched.forged)
-        self._report_bad(fetched.bad, partial(self._questions.report, layout))
-        self._report_bad(fetched.forged, partial(self._questions.remove, layout))
+        self._report_bad(fetched.bad, partial(self._questions.report, layout), deadline)
+        self._report_bad(fetched.forged, partial(self._questions.remove, layout), deadline)
         return fetched.result
 
     def _store_body(self, layout: Layout, body: StoreBody, deadline: Deadline) -> StoreAnswer:
@@ -272,12 +279,12 @@ class Client:
             first = f"{forged[0].kind.label} {forged[0].key.hex()}"
             _log.log(level, "%d records of %s have a wrong MAC, such as %s; not used", len(forged), self._url, first)
 
-    def _report_bad(self, bad: Sequence[Ref], report: Callable[[Ref, Deadline], object]) -> None:
+    def _report_bad(self, bad: Sequence[Ref], report: Callable[[Ref, Deadline], object], fetching: Deadline) -> None:
         """Best effort: a fetch that went wrong already must not fail, or cost much more, for the sake of a report."""
         if not bad:
             return
         try:
-            deadline = self._start_control()
+            deadline = fetching.afterwards(self._budgets.control_seconds, budget="control_seconds")
             for ref in bad[:REPORTS_A_FETCH]:
                 report(ref, deadline)
         except ClientError as error:

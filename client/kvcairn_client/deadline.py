@@ -19,6 +19,7 @@ class Deadline:
         self._at = clock() + seconds
         self._seconds = seconds
         self._budget = budget
+        self._whole: Deadline | None = None
 
     def remaining_seconds(self) -> float:
         """What is left, more than nothing; BudgetExceeded once nothing is."""
@@ -32,6 +33,15 @@ class Deadline:
         return BudgetExceeded(f"not done within {self._budget} ({self._seconds:g} s)")
 
     def within(self, seconds: float, *, budget: str) -> "Deadline":
-        """The earlier of this deadline and one `seconds` from now."""
-        other = Deadline(seconds, budget=budget, clock=self._clock)
-        return other if other._at < self._at else self
+        """The earlier of this deadline and one `seconds` from now, for a part of this one's work."""
+        part = Deadline(seconds, budget=budget, clock=self._clock)
+        if self._at <= part._at:
+            part._at, part._seconds, part._budget = self._at, self._seconds, self._budget
+        part._whole = self
+        return part
+
+    def afterwards(self, seconds: float, *, budget: str) -> "Deadline":
+        """One `seconds` from now, for what follows this one's work; within the whole of which that was a part."""
+        if self._whole is None:
+            return Deadline(seconds, budget=budget, clock=self._clock)
+        return self._whole.within(seconds, budget=budget)

@@ -4,13 +4,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
 from kvcairn_client.breaker import LIMIT_SECONDS, Breaker
 from kvcairn_client.client import Client
-from kvcairn_client.deadline import Clock
+from kvcairn_client.deadline import Clock, Deadline
 from kvcairn_client.errors import BudgetExceeded, ServiceBusy, ServiceFailed, ServiceUnreachable
 from kvcairn_client.mac_keys import MacKeys
 from kvcairn_client.records import FetchResult, Lookup, Outgoing, Ref, Wanted
@@ -56,15 +57,20 @@ class FailOpen:
         """As `Client.mac_keys`."""
         return self._client.mac_keys
 
-    def lookup(self, layout: Layout, block_keys: Sequence[bytes]) -> Lookup:
+    def restoring(self) -> "Restoring":
+        """What one restore asks, all of which together takes no longer than restore_seconds from now."""
+        seconds = self._client.budgets.restore_seconds
+        return Restoring(self, Deadline(seconds, budget="restore_seconds", clock=self._clock))
+
+    def lookup(self, layout: Layout, block_keys: Sequence[bytes], *, within: Deadline | None = None) -> Lookup:
         """As `Client.lookup`; on a fault, nothing is known."""
-        call = partial(self._client.lookup, layout, block_keys)
+        call = partial(self._client.lookup, layout, block_keys, within=within)
         return self._guarded(self._reading, call, Lookup(answered=False))
 
-    def fetch(self, layout: Layout, wanted: Sequence[Wanted]) -> FetchResult:
+    def fetch(self, layout: Layout, wanted: Sequence[Wanted], *, within: Deadline | None = None) -> FetchResult:
         """As `Client.fetch`; on a fault, what had not arrived is a miss."""
-        nothing = FetchResult(loaded=[False] * len(wanted))
-        return self._guarded(self._reading, partial(self._client.fetch, layout, wanted), nothing)
+        call = partial(self._client.fetch, layout, wanted, within=within)
+        return self._guarded(self._reading, call, FetchResult(loaded=[False] * len(wanted)))
 
     def store(self, layout: Layout, records: Sequence[Outgoing], *, codec: CodecName = "auto") -> StoreAnswer:
         """As `Client.store`; on a fault, nothing is stored."""
@@ -148,6 +154,22 @@ class FailOpen:
         if isinstance(fault, ServiceUnreachable):
             return self._reading, self._writing
         return (breaker,) if isinstance(fault, _DOWN_OR_SLOW) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """The verbs of one restore. However often it has to plan again, its last call is over by the one deadline."""
+
+    source: FailOpen
+    deadline: Deadline
+
+    def lookup(self, layout: Layout, block_keys: Sequence[bytes]) -> Lookup:
+        """As `FailOpen.lookup`."""
+        return self.source.lookup(layout, block_keys, within=self.deadline)
+
+    def fetch(self, layout: Layout, wanted: Sequence[Wanted]) -> FetchResult:
+        """As `FailOpen.fetch`."""
+        return self.source.fetch(layout, wanted, within=self.deadline)
 
 
 def _asked_pause_seconds(fault: Fault) -> float:

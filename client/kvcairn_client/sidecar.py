@@ -11,7 +11,7 @@ from kvcairn_client.failopen import FailOpen
 from kvcairn_client.mac_keys import NO_KEYS, MacKeys, mac_keys
 from kvcairn_client.persist import Offers
 from kvcairn_client.records import FetchResult, Lookup, Outgoing, Ref, Wanted
-from kvcairn_client.restore import NOTHING_KNOWN, Restored
+from kvcairn_client.restore import NOTHING_KNOWN, Restored, Source
 from kvcairn_client.sessions import Pools
 from kvcairn_client.use import UseReporter
 from kvcairn_protocol.codec import CodecName
@@ -74,6 +74,10 @@ class Sidecar:
     def strategy(self) -> Full | Periodic | Zero | Anchored:
         """The tenant's, as the service last said; anchored until it does."""
         return self._terms.strategy
+
+    def source(self) -> Source | None:
+        """What one restore asks, from now on; None without a service."""
+        return self.service.restoring() if isinstance(self.service, FailOpen) else self.service
 
     def offers(self, keys: Sequence[bytes], restored: Restored) -> Offers:
         """Where one run's new records go; takes over the strategy and the codec that the service named for it."""

@@ -102,7 +102,7 @@ class CachedPrefill:
         started = time.perf_counter()
         check_model(self._model)
         tokens = check_prompt(input_ids, vocab_size=self._model.config.vocab_size)
-        keys, service = block_keys(self.layout, tokens, salt=self._salt), self._sidecar.service
+        keys, service = block_keys(self.layout, tokens, salt=self._salt), self._sidecar.source()
         if self._pools.model_cache.settings.have_changed():
             # Its blocks will have other bits than these keys stand for. Without keys nothing is found, kept or shared.
             keys, service = [], None

@@ -17,6 +17,7 @@ from kvcairn_service.auth import Gate
 from kvcairn_service.browsers import Shield
 from kvcairn_service.counters import Counters
 from kvcairn_service.docs_page import add_docs_page
+from kvcairn_service.encryption import Encryption
 from kvcairn_service.kept_pins import load_pins
 from kvcairn_service.layouts import Layouts
 from kvcairn_service.memory import MemoryBudget
@@ -24,7 +25,7 @@ from kvcairn_service.metrics import Metrics
 from kvcairn_service.openapi import document_of
 from kvcairn_service.pins import Pins
 from kvcairn_service.problems import answer_http_exception, answer_kvcairn_error, answer_validation_error
-from kvcairn_service.routes import layouts, pins, prefixes, record, records, stats, tenants
+from kvcairn_service.routes import layouts, pins, prefixes, purge, record, records, stats, tenants
 from kvcairn_service.routes import service as service_routes
 from kvcairn_service.settings import Settings
 from kvcairn_service.standing import standing_tokens
@@ -41,7 +42,7 @@ DESCRIPTION = """A prefix-cache store for hybrid-attention language models: pref
 
 Formats of layouts, keys and records: docs/wire.md."""
 
-ROUTERS = (service_routes, layouts, prefixes, pins, records, record, stats, tenants)
+ROUTERS = (service_routes, layouts, prefixes, pins, records, record, stats, tenants, purge)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -64,13 +65,18 @@ def open_service(settings: Settings) -> Service:
 
 def compose(settings: Settings, stores: Stores) -> Service:
     """A service on open stores."""
+    tenants = Tenants(stores.documents)
     kept = load_pins(stores.documents, now=time.time())
-    store = PrefixStore(stores.records, capacity_bytes=stores.capacity_bytes, pins=[pin for _, pin in kept])
+    encryption = Encryption(stores.ring, tenants, file=settings.encryption_key_file)
+    store = PrefixStore(
+        stores.records, capacity_bytes=stores.capacity_bytes, pins=[pin for _, pin in kept], ciphers=encryption
+    )
     return Service(
         settings=settings,
         records=stores.records,
         store=store,
-        tenants=Tenants(stores.documents),
+        encryption=encryption,
+        tenants=tenants,
         tokens=Tokens(stores.documents),
         layouts=Layouts(stores.documents, max_layouts=settings.max_layouts),
         pins=Pins(
@@ -81,8 +87,9 @@ def compose(settings: Settings, stores: Stores) -> Service:
             max_seconds=settings.max_pin_seconds,
         ),
         counters=Counters(),
-        budget=MemoryBudget(settings.upload_memory_bytes),
+        budget=MemoryBudget(settings.upload_memory_bytes, is_shared=lambda: tenants.are_several),
         generation=stores.generation,
+        fault=stores.fault,
         standing=standing_tokens(settings),
         audit=AuditLog(settings.audit_log),
         tls=make_tls(settings),
@@ -107,9 +114,9 @@ def build_app(service: Service) -> FastAPI:
     app.add_exception_handler(KvcairnError, answer_kvcairn_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_exception_handler(RequestValidationError, answer_validation_error)
+    app.add_middleware(Admission, service=service)
     app.add_middleware(Gate, service=service)
     app.add_middleware(Audited, service=service)
-    app.add_middleware(Admission, service=service)
     app.add_middleware(Trace, observe=metrics.observe)
     app.add_middleware(Shield)
     app.openapi = document_of(app)  # type: ignore[method-assign]

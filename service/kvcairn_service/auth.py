@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kvcairn_protocol.errors import KvcairnError
+from kvcairn_service.connection import connection_of
 from kvcairn_service.errors import Forbidden, Unauthenticated
 from kvcairn_service.hosts import is_own_page, may_call
 from kvcairn_service.problems import problem_of
@@ -55,10 +56,18 @@ class Gate:
         state = scope.setdefault("state", {})
         try:
             state["caller"] = identify(scope, self._service)
+            _introduce(scope)
         except KvcairnError as error:
             await problem_of(error, request_id=state.get("request_id"))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+
+def _introduce(scope: Scope) -> None:
+    """Let the connection know whose it is, once it has shown a token."""
+    connection, caller = connection_of(scope), scope["state"]["caller"]
+    if connection is not None and caller is not None:
+        connection.recognise(tenant_id_of(scope))
 
 
 def identify(scope: Scope, service: Service) -> Caller | None:
@@ -117,6 +126,12 @@ bearer = HTTPBearer(auto_error=False, description="A tenant's token, or the admi
 def caller_of(request: Request) -> Caller:
     caller: Caller = request.scope["state"]["caller"]
     return caller
+
+
+def tenant_id_of(scope: Scope) -> str:
+    """Whose share a request counts against, once it has passed the gate; "" for one without a tenant."""
+    caller: Caller | None = scope["state"]["caller"]
+    return caller.tenant.id if caller is not None and caller.tenant is not None else ""
 
 
 async def tenant_of(request: Request, _: Annotated[object, Security(bearer)]) -> KeptTenant:

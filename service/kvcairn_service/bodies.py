@@ -5,15 +5,17 @@ import contextlib
 from collections.abc import AsyncIterator, Collection
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 from starlette.requests import Request
 
-from kvcairn_service.errors import BodyTimeout, Disconnected, Malformed, RuleBroken, TooLarge, WrongType
+from kvcairn_service.auth import tenant_id_of
+from kvcairn_service.errors import BodyTimeout, Disconnected, Malformed, TooLarge, WrongType
 from kvcairn_service.lane import lane_of
 from kvcairn_service.pace import Pace, pace_of
-from kvcairn_service.problems import describe
+from kvcairn_service.questions import LONG_BYTES, parse_json, parse_long
 from kvcairn_service.receive import Body
 from kvcairn_service.settings import Settings
+from kvcairn_service.state import Service
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -116,23 +118,14 @@ def check_type(request: Request, allowed: Collection[str]) -> None:
 
 
 async def read_json(request: Request, model: "type[Model] | TypeAdapter[Model]", settings: Settings) -> Model:
-    """A request's JSON body as `model`, parsed and validated in one pass over the bytes.
+    """A request's JSON body as `model`: a short one in one pass over its bytes, long ones in turns and in slices.
 
     Malformed (400): no JSON. RuleBroken (422): JSON of another shape; the message names the fields.
     """
     check_type(request, ("application/json",))
     body = await read_body(request, max_bytes=settings.max_json_bytes, pace=pace_of(settings))
-    return parse_json(body, model)
-
-
-def parse_json(body: bytes, model: "type[Model] | TypeAdapter[Model]") -> Model:
-    """`read_json` without the reading."""
-    try:
-        if isinstance(model, TypeAdapter):
-            return model.validate_json(body)
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        if found[0]["type"] == "json_invalid":
-            raise Malformed(f"the body is no JSON: {found[0]['msg'].removeprefix('Invalid JSON: ')}") from None
-        raise RuleBroken(describe(found)) from None
+    if len(body) < LONG_BYTES:
+        return parse_json(body, model)
+    service: Service = request.app.state.service
+    async with service.questions.of(tenant_id_of(request.scope)):
+        return await parse_long(body, model)

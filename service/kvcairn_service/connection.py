@@ -12,16 +12,18 @@ import secrets
 import socket
 import sys
 import termios
+from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import Any
 
 from starlette.types import Scope
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from kvcairn_protocol.codec import Bytes
 from kvcairn_protocol.messages import PROBLEM_TYPE
+from kvcairn_service.crowd import Crowd
 from kvcairn_service.hosts import is_loopback
 from kvcairn_service.pace import Pace
 
@@ -74,7 +76,9 @@ class Connection(HttpToolsProtocol):
     """uvicorn's connection, with bounds. Subclassed with the service's settings by `connection_class`."""
 
     header_seconds = 20.0
-    max_connections = 1024
+    crowd = Crowd(1024)
+    """Of all connections of the class."""
+
     has_lanes = False
     """Whether large bodies may go past the parser (lane.py); set once that was tested."""
 
@@ -87,26 +91,41 @@ class Connection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.gone = asyncio.Event()
+        self._room = asyncio.Event()
         self._deadline: asyncio.TimerHandle | None = None
         self._in_message = False
         self._in_head = False
         self._head_bytes = 0
+        self._cycles: list[RequestResponseCycle] = []
         self.body_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.transport = Transport(transport)  # type: ignore[assignment]  # a transport in all but its type
-        if len(self.connections) > self.max_connections:
-            self._refuse(503, f"more than {self.max_connections} connections at once")
+        leaving = self.crowd.join(self)
+        if leaving is self:
+            self._refuse(503, f"more than {self.crowd.most} connections at once")
             return
-        transport.set_write_buffer_limits(high=0)
+        if isinstance(leaving, Connection):
+            leaving.transport.close()
+        # Under TLS the loops pause the writer at the limit itself, so that 0 would never let it go on.
+        transport.set_write_buffer_limits(high=1 if transport.get_extra_info("sslcontext") else 0)
         _size_buffer(transport.get_extra_info("socket"), transport.get_extra_info("peername"))
         self._set_deadline(self.header_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone.set()
+        self._room.set()
         self._clear_deadline()
+        self.crowd.leave(self)
+        self._disconnect_cycles()
         super().connection_lost(exc)
+
+    def _disconnect_cycles(self) -> None:
+        """uvicorn tells the last of several requests alone, and takes it for a fault when an earlier one then ends."""
+        for cycle in self._cycles:
+            cycle.disconnected = not cycle.response_complete
+            cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         """As uvicorn's, with a bound on the head's size and on the time until it is complete."""
@@ -122,10 +141,23 @@ class Connection(HttpToolsProtocol):
             self._set_deadline(self.header_seconds)
 
     @property
+    def is_answering(self) -> bool:
+        """See Guest."""
+        return bool(self.pipeline) or (self.cycle is not None and not self.cycle.response_complete)
+
+    @property
+    def is_receiving(self) -> bool:
+        """See Guest."""
+        return self._in_message
+
+    def recognise(self, tenant: str) -> None:
+        """A request of this tenant has come."""
+        self.crowd.recognise(self, tenant)
+
+    @property
     def _is_idle(self) -> bool:
         """Whether no request is being received or answered, and uvicorn does not wait for the next one either."""
-        answering = self.cycle is not None and not self.cycle.response_complete
-        return not (self._in_message or answering or self.timeout_keep_alive_task)
+        return not (self._in_message or self.is_answering or self.timeout_keep_alive_task)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -142,6 +174,7 @@ class Connection(HttpToolsProtocol):
             # What a callback raises ends in `send_400_response`, before an application sees the request.
             raise HeadTooLarge
         super().on_headers_complete()
+        self._cycles = [each for each in self._cycles if not each.response_complete] + [self.cycle]
 
     def on_body(self, body: bytes) -> None:
         self.body_bytes += len(body)
@@ -240,15 +273,35 @@ class Connection(HttpToolsProtocol):
         """Wait until nothing is unsent; Stalled if the reader is slower than `pace` allows, Gone if it left."""
         self.check()
         while self.flow.write_paused:
-            waiting_bytes, started_seconds = self._waiting_bytes(), self.loop.time()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pace.left_seconds):
-                    await self.flow.drain()
-            self.check()
-            moved_bytes = waiting_bytes - self._waiting_bytes()
-            pace.note(waited_seconds=self.loop.time() - started_seconds, moved_bytes=moved_bytes)
-            if pace.is_over:
-                raise Stalled(f"the reader took {pace}")
+            await self._wait_for(self.flow.drain(), pace)
+
+    async def room(self, descriptor: int, pace: Pace) -> float:
+        """Wait until the kernel has room for more; returns for how long. Stalled, Gone: as `flushed`.
+
+        descriptor: a duplicate of the socket's, which the transport does not watch.
+        """
+        started_seconds = self.loop.time()
+        self._room.clear()
+        self.loop.add_writer(descriptor, self._room.set)
+        try:
+            while not self._room.is_set():
+                await self._wait_for(self._room.wait(), pace)
+        finally:
+            self.loop.remove_writer(descriptor)
+        self.check()
+        return self.loop.time() - started_seconds
+
+    async def _wait_for(self, moved: Awaitable[object], pace: Pace) -> None:
+        """Wait within the reader's credit, and settle it by what the reader has taken meanwhile."""
+        waiting_bytes, started_seconds = self._waiting_bytes(), self.loop.time()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pace.left_seconds):
+                await moved
+        self.check()
+        moved_bytes = waiting_bytes - self._waiting_bytes()
+        pace.note(waited_seconds=self.loop.time() - started_seconds, moved_bytes=moved_bytes)
+        if pace.is_over:
+            raise Stalled(f"the reader took {pace}")
 
     def _waiting_bytes(self) -> int:
         """What the peer has not taken yet, in the transport and in the kernel.
@@ -273,7 +326,7 @@ def _size_buffer(sock: socket.socket, peer: Any) -> None:
 
 def connection_class(*, header_seconds: float, max_connections: int) -> type[Connection]:
     """The class to hand to uvicorn, which makes the objects itself."""
-    bounds = {"header_seconds": header_seconds, "max_connections": max_connections}
+    bounds = {"header_seconds": header_seconds, "crowd": Crowd(max_connections)}
     return type("Connection", (Connection,), bounds)
 
 

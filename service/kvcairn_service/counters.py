@@ -1,6 +1,6 @@
 """What was asked since the service started: lookups by tenant and layout, and what is going on right now."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 
@@ -15,13 +15,31 @@ class Lookups:
 
 @dataclass(slots=True)
 class Counters:
-    """Counted on the event loop alone. holds: fetches whose records are held from eviction at this moment."""
+    """Counted on the event loop alone. holds: fetches whose records are held from eviction at this moment.
+
+    requests: being answered; requests_by_tenant: the same by tenant id, those with none left out. refused_requests:
+    answered 429 or 503 by admission since the start.
+    """
 
     by_layout: dict[tuple[str, bytes], Lookups] = field(default_factory=lambda: defaultdict(Lookups))
+    requests_by_tenant: Counter[str] = field(default_factory=Counter)
     holds: int = 0
     requests: int = 0
+    refused_requests: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
+
+    def begin(self, tenant_id: str) -> None:
+        """A request is being answered from now on."""
+        self.requests += 1
+        self.requests_by_tenant[tenant_id] += 1
+
+    def end(self, tenant_id: str) -> None:
+        """It has been."""
+        self.requests -= 1
+        self.requests_by_tenant[tenant_id] -= 1
+        if not self.requests_by_tenant[tenant_id]:
+            del self.requests_by_tenant[tenant_id]
 
     def note_received(self, size_bytes: int) -> None:
         self.received_bytes += size_bytes

@@ -126,9 +126,9 @@ class Upload:
 
     async def _borrow(self, announced: Announced) -> memoryview:
         size_bytes, budget = announced.header.record_bytes, self.service.budget
-        if not budget.try_acquire(size_bytes):
+        if not budget.try_acquire(size_bytes, tenant=self.tenant.id):
             await self._commit_all()
-            await budget.acquire(size_bytes)
+            await budget.acquire(size_bytes, tenant=self.tenant.id)
         self._held[announced.index] = budget.buffers.take(size_bytes)
         return self._held[announced.index]
 
@@ -146,7 +146,7 @@ class Upload:
 
     async def _verify(self, received: Received) -> None:
         if not received.is_raw:
-            async with self.service.decoding:
+            async with self.service.decoding.of(self.tenant.id):
                 await asyncio.to_thread(received.verify)
         elif len(received.data) > VERIFY_ON_LOOP_BYTES:
             await asyncio.to_thread(received.verify)
@@ -204,7 +204,7 @@ class Upload:
         for buffer in buffers:
             size_bytes = len(buffer)
             budget.buffers.give_back(buffer)
-            budget.release(size_bytes)
+            budget.release(size_bytes, tenant=self.tenant.id)
 
     async def _settle(self) -> None:
         """Commit what is complete, then return what a half-received record still holds."""

@@ -6,9 +6,10 @@ import sys
 import time
 from typing import Any
 
+from kvcairn_service.flood import Flood
 from kvcairn_service.settings import Settings
 
-EXTRA = ("request_id", "tenant", "sent_bytes", "milliseconds")
+EXTRA = ("request_id", "tenant", "sent_bytes", "milliseconds", "left_out")
 
 
 class PlainFormatter(logging.Formatter):
@@ -41,6 +42,20 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
     return {name: value for name in EXTRA if (value := getattr(record, name, None)) is not None}
 
 
+class Limited(logging.Filter):
+    """Lets some lines of a logger through, where strangers decide how many there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._flood = Flood()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        left_out = self._flood.admits(time.monotonic())
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} ({left_out} lines left out before it)", None
+        return left_out is not None
+
+
 def configure_logs(settings: Settings) -> None:
     """Send everything to stderr in the chosen form, from the chosen level on. Changes the process's root logger."""
     handler = logging.StreamHandler(sys.stderr)
@@ -48,4 +63,5 @@ def configure_logs(settings: Settings) -> None:
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
     # Its lines are about its own workings; what matters of them is logged here.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(Limited())
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -67,6 +67,7 @@ class _StoreCollector(Collector):
         yield from self._of_the_service()
         yield from self._of_the_door()
         yield from self._of_overload()
+        yield from self._of_encryption()
         yield from self._by_kind()
         yield from self._lookups()
 
@@ -99,6 +100,11 @@ class _StoreCollector(Collector):
             yield GaugeMetricFamily("kvcairn_connections", "Open connections.", len(crowd))
             yield CounterMetricFamily("kvcairn_closed_connections", "Idle ones closed for others.", crowd.made_way)
             yield CounterMetricFamily("kvcairn_refused_connections", "Turned away, with none idle.", crowd.refused)
+
+    def _of_encryption(self) -> Iterator[Metric]:
+        left, lost = self._service.encryption.left_records, self._service.encryption.lost_records
+        yield GaugeMetricFamily("kvcairn_reencrypt_left_records", "To be encrypted with the new key.", left)
+        yield GaugeMetricFamily("kvcairn_key_lost_records", "Encrypted with a key that is not here.", lost)
 
     def _by_kind(self) -> Iterator[Metric]:
         rows = [(name, each) for each in self._service.store.usage() if (name := self._name(each.tenant)) is not None]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import secrets
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -55,11 +56,16 @@ def problem_of(error: KvcairnError, *, request_id: str | None) -> Response:
         headers["Connection"] = "close"
     retry = getattr(error, "retry_after_seconds", None) or (5 if isinstance(error, StoreFull) else None)
     if retry is not None:
-        headers["Retry-After"] = str(retry)
+        headers["Retry-After"] = str(spread_seconds(retry))
     return problem(
         status, kind=_kebab(type(error).__name__), detail=str(error), request_id=request_id,
         members=_members(error), headers=headers,
     )  # fmt: skip
+
+
+def spread_seconds(least: int) -> int:
+    """A whole number of seconds from `least` to twice that: who was refused together should not come back together."""
+    return least + secrets.randbelow(least + 1)
 
 
 def _members(error: KvcairnError) -> Mapping[str, Any]:

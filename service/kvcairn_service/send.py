@@ -1,15 +1,18 @@
 """Records to a raw ASGI response: whole records, one after the other, at the speed of the socket.
 
 Why so, and the figures: docs/decisions/data-plane.md. Worker threads write to the socket themselves, in short turns
-(pump.py); the loop only accounts for what they sent, sees to what a slow reader has left, and is free for others
-meanwhile. Under a server or a transport that is not ours, records are copied in a worker, and sent as any body is.
+(pump.py) that tenants take fairly; the loop only accounts for what they sent, waits for slow readers, and is free for
+others meanwhile. Under TLS, or under a server that is not ours, records are copied in a worker, a piece at a time, and
+sent as any body is. So a reader that takes nothing costs a piece of memory at most, however large its records are.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import closing, contextmanager
-from typing import NamedTuple
+from contextlib import AbstractAsyncContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -20,10 +23,18 @@ from kvcairn_protocol.messages import RECORDS_TYPE
 from kvcairn_protocol.record import HEADER_BYTES, missing_record
 from kvcairn_service.connection import AlreadySent, Connection, connection_of
 from kvcairn_service.counters import Counters
+from kvcairn_service.cursor import Cursor
+from kvcairn_service.errors import NotFound
 from kvcairn_service.pace import Pace
-from kvcairn_service.pump import Pump
+from kvcairn_service.pump import WAIT_SECONDS, Pump
+from kvcairn_storage.errors import StorageError, StoreUnreadable
 from kvcairn_storage.prefixes import PrefixStore
 from kvcairn_storage.store import Entry, RecordKey
+
+T = TypeVar("T")
+
+COPY_BYTES = 1 << 20
+"""What is copied at once for a transport that keeps it until its reader has taken it."""
 
 
 class Promised(NamedTuple):
@@ -39,6 +50,14 @@ class Promised(NamedTuple):
 
 class Broken(ConnectionError):
     """A promised record is gone or has another length; the response was cut, since no framing could be true."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Threads that send, and how one tenant gets its turns of them."""
+
+    threads: Executor
+    turn: Callable[[], AbstractAsyncContextManager[None]]
 
 
 class RecordStream(Response):
@@ -58,8 +77,10 @@ class RecordStream(Response):
         keys: Sequence[RecordKey],
         counters: Counters,
         pace: Pace,
-        workers: Executor,
+        workers: Workers,
+        must_exist: bool = False,
     ) -> None:
+        """must_exist: NotFound, instead of a header flagged missing, where a record is not there."""
         super().__init__()
         self._store = store
         self._layout = layout
@@ -67,10 +88,13 @@ class RecordStream(Response):
         self._counters = counters
         self._pace = pace
         self._workers = workers
+        self._must_exist = must_exist
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         connection = connection_of(scope)
         with self._store.hold(self._keys) as hold:
+            if self._must_exist and None in hold.entries:
+                raise NotFound("the record went away before it was sent")
             self._counters.holds += 1
             try:
                 promised = [Promised(key, entry) for key, entry in zip(self._keys, hold.entries, strict=True)]
@@ -83,57 +107,72 @@ class RecordStream(Response):
                 self._counters.holds -= 1
 
     async def _send_all(self, promised: list[Promised], send: Send, connection: Connection | None) -> None:
-        self.headers["content-length"] = str(sum(each.size_bytes for each in promised))
+        sizes = [each.size_bytes for each in promised]
+        self.headers["content-length"] = str(sum(sizes))
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        if connection is not None and connection.descriptor is not None:
-            await self._pump_all(promised, send, connection, connection.descriptor)
-        else:
-            await self._copy_all(promised, send, connection)
+        at = Cursor(sizes)
+        try:
+            if connection is not None and connection.descriptor is not None:
+                await self._pump_all(promised, at, send, connection, connection.descriptor)
+            else:
+                await self._copy_all(promised, at, send, connection)
+        finally:
+            self._touch(promised[: at.records])
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _pump_all(self, promised: list[Promised], send: Send, connection: Connection, descriptor: int) -> None:
-        sizes = [each.size_bytes for each in promised]
-        run = asyncio.get_running_loop().run_in_executor
-        sent = 0
-        with closing(Pump(descriptor, sizes, lambda start, stop: self._pieces(promised[start:stop]))) as pump:
-            try:
-                await connection.flushed(self._pace)
-                while sent < len(promised):
-                    turn = await run(self._workers, pump.turn, sent)
-                    whole_bytes = sum(sizes[sent : sent + turn.records])
-                    sent += turn.records
-                    begun_bytes = sum(sizes[sent : sent + turn.begun])
-                    await send(_body(AlreadySent(whole_bytes + begun_bytes - len(turn.rest))))
-                    self._counters.sent_bytes += whole_bytes
-                    if turn.rest:
-                        await send(_body(turn.rest))
-                        await connection.flushed(self._pace)
-                        self._counters.sent_bytes += begun_bytes
-                        sent += turn.begun
-            finally:
-                self._touch(promised[:sent])
+    async def _pump_all(
+        self, promised: list[Promised], at: Cursor, send: Send, connection: Connection, descriptor: int
+    ) -> None:
+        is_quick = True
+        with closing(Pump(descriptor, at, lambda start, stop: self._pieces(promised[start:stop]))) as pump:
+            await connection.flushed(self._pace)
+            while not at.is_at_end:
+                turn = await self._run(partial(pump.turn, is_quick=is_quick))
+                if turn.sent_bytes:
+                    await send(_body(AlreadySent(turn.sent_bytes)))
+                    self._counters.sent_bytes += turn.sent_bytes
+                connection.check()
+                if turn.is_waiting:
+                    is_quick = await connection.room(pump.descriptor, self._pace) < WAIT_SECONDS
 
-    async def _copy_all(self, promised: list[Promised], send: Send, connection: Connection | None) -> None:
-        for each in promised:
-            body = await asyncio.get_running_loop().run_in_executor(self._workers, self._copy, each)
+    async def _copy_all(self, promised: list[Promised], at: Cursor, send: Send, connection: Connection | None) -> None:
+        while not at.is_at_end:
+            body = await self._run(partial(self._copy, promised, at))
             await send(_body(body))
             if connection is not None:
                 await connection.flushed(self._pace)
             self._counters.sent_bytes += len(body)
-            self._touch([each])
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        async with self._workers.turn():
+            return await asyncio.get_running_loop().run_in_executor(self._workers.threads, work)
 
     def _touch(self, promised: Sequence[Promised]) -> None:
         self._store.touch([each.key for each in promised if each.entry])
 
-    def _copy(self, promised: Promised) -> bytes:
-        with self._pieces([promised]) as (piece,):
-            return bytes(piece)
+    def _copy(self, promised: list[Promised], at: Cursor) -> bytes:
+        """The next piece; the cursor then stands behind it."""
+        with self._pieces(promised[at.records : at.stop(read_bytes=COPY_BYTES)]) as pieces:
+            first, *others = at.unsent(pieces)
+            piece = bytes(first[:COPY_BYTES]) if len(first) > COPY_BYTES else b"".join([first, *others])
+            at.advance(pieces, sent_bytes=len(piece))
+            return piece
 
     @contextmanager
     def _pieces(self, run: Sequence[Promised]) -> Iterator[list[Bytes]]:
-        """These records, those that are there as views: good inside the with block."""
-        with self._store.views([each.key for each in run]) as views:
-            yield [self._piece(each, view) for each, view in zip(run, views, strict=True)]
+        """These records, those that are there as views: good inside the with block.
+
+        Where one is not as it was promised, or cannot be read, each is verified, and no bad one is promised again.
+        """
+        try:
+            with self._store.views([each.key for each in run]) as views, _past_the_store() as kept:
+                yield [self._piece(each, view) for each, view in zip(run, views, strict=True)]
+            _raise_again(kept)
+        except (Broken, StoreUnreadable):
+            for each in run:
+                with suppress(StorageError):  # it is served no more, even if the disk cannot delete it
+                    self._store.quarantine(each.key)
+            raise
 
     def _piece(self, promised: Promised, view: memoryview | None) -> Bytes:
         if promised.entry is None:
@@ -141,6 +180,21 @@ class RecordStream(Response):
         if view is None or len(view) != promised.size_bytes:
             raise Broken(f"{promised.key.kind.label} {promised.key.key.hex()} was promised and is gone")
         return view
+
+
+@contextmanager
+def _past_the_store() -> Iterator[list[ConnectionError]]:
+    """Keep what is wrong with a connection until the store's own block has ended: it takes any OSError for its own."""
+    kept: list[ConnectionError] = []
+    try:
+        yield kept
+    except ConnectionError as error:
+        kept.append(error)
+
+
+def _raise_again(kept: list[ConnectionError]) -> None:
+    if kept:
+        raise kept[0]
 
 
 def _body(piece: Bytes | AlreadySent) -> Message:

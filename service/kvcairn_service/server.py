@@ -183,6 +183,8 @@ def reloads_of(service: Service) -> Reloads:
     ]
     if service.tls is not None:
         parts.append(Reloadable("tls", service.tls.files.paths, service.tls.reload))
+    if service.encryption.file is not None:
+        parts.append(Reloadable("encryption_key", (service.encryption.file,), service.encryption.reload))
     if service.settings.audit_log is not None:
         parts.append(Reloadable("audit_log", (service.settings.audit_log,), service.audit.reopen))
     return Reloads(parts)
@@ -200,6 +202,7 @@ def run(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> None:
     """Serve until a signal; returns once the store is closed."""
     service: Service = app.state.service
     protocol = connection_class(header_seconds=settings.header_seconds, max_connections=settings.max_connections)
+    service.crowd = protocol.crowd
     config = uvicorn.Config(
         app,
         http=protocol,

@@ -62,13 +62,15 @@ class Settings(BaseSettings):
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     audit_log: Path | None = None
+    encryption_key: SecretStr | None = None
+    encryption_key_file: Path | None = None
 
     max_layouts: Count = 256
     max_layout_bytes: Bytes = ByteSize(256 << 10)
-    max_keys: Count = 16_384
-    max_record_bytes: Bytes = ByteSize(64 * MEBIBYTE)
     max_pins: Count = 256
     max_pin_seconds: Count = 30 * 86_400
+    max_keys: Count = 16_384
+    max_record_bytes: Bytes = ByteSize(64 * MEBIBYTE)
     max_body_bytes: Bytes = ByteSize(256 * MEBIBYTE)
     max_requests: Count = 256
     max_connections: Count = 1024
@@ -81,6 +83,7 @@ class Settings(BaseSettings):
     drain_seconds: Seconds = 30.0
     sweep_seconds: Seconds = 30.0
     scrub_bytes_per_second: Annotated[ByteSize, Field(ge=0)] = ByteSize(4 * MEBIBYTE)
+    reencrypt_bytes_per_second: Bytes = ByteSize(32 * MEBIBYTE)
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["plain", "json"] = "plain"
@@ -88,7 +91,7 @@ class Settings(BaseSettings):
     @property
     def max_json_bytes(self) -> int:
         """More than any request of `max_keys` keys needs, even one that is indented; beyond it none is parsed."""
-        return max(64 << 10, self.max_keys * 512)
+        return max(64 << 10, self.max_keys * 256)
 
     @property
     def sends_tokens_in_clear(self) -> bool:
@@ -116,7 +119,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _read_token_files(cls, values: dict[str, Any]) -> dict[str, Any]:
-        for name in ("admin_token", "metrics_token"):
+        for name in ("admin_token", "metrics_token", "encryption_key"):
             path = values.get(f"{name}_file")
             if path and values.get(name) is not None:
                 raise ValueError(f"{name} and {name}_file are both set; keep one")

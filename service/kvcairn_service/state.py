@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,6 +12,9 @@ from starlette.requests import Request
 from kvcairn_protocol.layout import Kind
 from kvcairn_service.audit import AuditLog
 from kvcairn_service.counters import Counters
+from kvcairn_service.crowd import Crowd
+from kvcairn_service.encryption import Encryption
+from kvcairn_service.fairness import Turns
 from kvcairn_service.layouts import Layouts
 from kvcairn_service.memory import MemoryBudget
 from kvcairn_service.pins import Pins
@@ -25,6 +28,8 @@ from kvcairn_storage.store import RecordKey, RecordStore
 
 SENDING_THREADS = 8
 """Each is one response's for a twentieth of a second at most (pump.py), so that all responses get their turns."""
+
+DECODING_PLACES = 2
 
 
 class Phase(Enum):
@@ -40,8 +45,11 @@ class Service:
     """Everything that the routes share. To be used from the event loop alone; `store` may be called from any thread.
 
     generation: the data directory's own id, new for a new directory. decoding: bounds how many records are decoded at
-    once, since each takes a multiple of its size in memory. senders: the threads that write records to sockets.
+    once, since each takes a multiple of its size in memory; questions: how many long ones are parsed at once, since
+    others wait meanwhile. senders: the threads that write records to sockets; sending: whose turn it is to have one.
     standing: the admin's and the metrics token. tls: of the TCP port; None where it speaks plain HTTP.
+    fault: what is wrong with the store that only a restart mends.
+    crowd: its open connections; None under a server that is not ours.
     """
 
     settings: Settings
@@ -51,15 +59,20 @@ class Service:
     tokens: Tokens
     layouts: Layouts
     pins: Pins
+    encryption: Encryption
     counters: Counters
     budget: MemoryBudget
     generation: str
     standing: StandingTokens
     audit: AuditLog
+    fault: Callable[[], str | None] = lambda: None
     tls: ServerTls | None = None
+    crowd: Crowd | None = None
     phase: Phase = Phase.STARTING
     started_seconds: float = field(default_factory=time.monotonic)
-    decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    decoding: Turns = field(default_factory=lambda: Turns(DECODING_PLACES))
+    questions: Turns = field(default_factory=lambda: Turns(1))
+    sending: Turns = field(default_factory=lambda: Turns(SENDING_THREADS, spare=1))
     senders: Executor = field(default_factory=lambda: ThreadPoolExecutor(SENDING_THREADS, "kvcairn-send"))
 
     @property

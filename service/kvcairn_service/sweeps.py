@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from kvcairn_protocol.errors import KvcairnError
 from kvcairn_protocol.record import HEADER_BYTES
+from kvcairn_service.reencrypt import reencrypt_for_ever
 from kvcairn_service.state import Service
 from kvcairn_service.verify import quarantine_if_bad
 from kvcairn_storage.store import RecordKey
@@ -19,6 +20,7 @@ async def run_sweeps(service: Service) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(expire_for_ever(service))
         group.create_task(unpin_for_ever(service))
+        group.create_task(reencrypt_for_ever(service))
         if service.settings.scrub_bytes_per_second:
             group.create_task(scrub_for_ever(service))
 
@@ -58,13 +60,17 @@ def _going_on(what: str) -> Iterator[None]:
         log.exception("%s: an unexpected error", what)
 
 
+SCRUB = "scrub"
+"""Whose turn it is when a record is decoded for nobody; no tenant has such an id."""
+
+
 async def scrub_once(service: Service) -> int:
     """One pass over what was stored when it began; returns how many records were bad, and are now quarantined."""
     bad_records = 0
     for key, size_bytes in await asyncio.to_thread(_listed, service):
         layout = service.layouts.find(key.tenant, key.layout)
         if layout is not None:
-            async with service.decoding:
+            async with service.decoding.of(SCRUB):
                 is_bad = await asyncio.to_thread(quarantine_if_bad, service.store, key, layout)
             if is_bad:
                 log.error("the %s record %s is damaged; it is no longer served", key.kind.label, key.key.hex())

@@ -56,6 +56,11 @@ class Tenants:
         self._by_id[tenant.id] = tenant
 
     @property
+    def are_several(self) -> bool:
+        """Whether there is anybody beside `default`."""
+        return len(self._by_id) > 1
+
+    @property
     def default(self) -> KeptTenant:
         return self._by_name[DEFAULT]
 

@@ -3,19 +3,21 @@
 from kvcairn_protocol.errors import KvcairnError
 from kvcairn_protocol.layout import Layout
 from kvcairn_protocol.record import HEADER_BYTES, check_asked, check_decodes, verify_record
+from kvcairn_storage.errors import StoreUnreadable
 from kvcairn_storage.prefixes import PrefixStore
 from kvcairn_storage.store import RecordKey
 
 
-def read_verified(store: PrefixStore, key: RecordKey, layout: Layout) -> bytes | None:
-    """A record that is good in every bit; None if it is not there, or was bad and is now quarantined."""
-    record = store.get(key)
-    if record is None:
-        return None
-    if is_good(record, key, layout):
-        return record
+def is_verified(store: PrefixStore, key: RecordKey, layout: Layout) -> bool:
+    """Whether the record is there, and good in every bit; one that is not is quarantined."""
+    try:
+        record = store.get(key)
+    except StoreUnreadable:
+        record = None
+    if record is not None and is_good(record, key, layout):
+        return True
     quarantine_if_bad(store, key, layout)
-    return None
+    return False
 
 
 def quarantine_if_bad(store: PrefixStore, key: RecordKey, layout: Layout) -> bool:

@@ -1,8 +1,8 @@
 """Records leave straight from the LMDB map: whatever a reader does, it never gets what was written there later.
 
 The service runs in a thread here, on a real socket and a real LMDB, so that pages can be freed and overwritten at the
-worst moment: after a record was handed to the transport, before the reader took it. The control at the end takes the
-guard away and sees another record's bytes arrive.
+worst moment: after a part of a record was sent, before the reader took it. The controls at the end take a guard away
+each, and see another record's bytes arrive.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import httpx
 import pytest
 import uvicorn
 
-from kvcairn_service import connection, pump
+from kvcairn_service import connection, cursor, send
 from kvcairn_service.app import build_app, compose
 from kvcairn_service.settings import Settings
 from kvcairn_service.state import Phase
@@ -24,7 +24,7 @@ from kvcairn_service.stores import Stores
 from kvcairn_storage.lmdb import LmdbStore
 from kvcairn_storage.store import Put
 from service_caller import Caller
-from service_samples import RECORDS, chain, chain_records, fingerprint, layout_document
+from service_samples import HISTORY, RECORDS, chain, chain_records, fingerprint, layout_document, record
 from sockets import eventually, head, read_to_end
 
 MAP_BYTES = 96 << 20
@@ -208,8 +208,10 @@ def test_no_transaction_is_open_while_a_reader_stalls(stage):
 
 
 @pytest.mark.parametrize("loop", ["uvloop"])
-def test_control_without_the_copy_of_the_rest_another_record_arrives(stage, monkeypatch):
-    monkeypatch.setattr(pump, "bytes", lambda view: view, raising=False)
+def test_control_a_transport_that_is_given_a_view_delivers_another_record(stage, monkeypatch):
+    """What copying for a transport is for, and why no worker ever leaves one a view."""
+    monkeypatch.setattr(connection.Connection, "descriptor", None)
+    monkeypatch.setattr(send, "bytes", lambda view: view, raising=False)
     document, keys, whole = stored(stage, 1, LARGE)
     with ask(stage, document, keys) as sock:
         wait_until_stalled(stage, whole=whole)
@@ -218,3 +220,44 @@ def test_control_without_the_copy_of_the_rest_another_record_arrives(stage, monk
     assert len(answer) == len(whole)
     assert answer != whole
     assert OTHERS * 4096 in answer
+
+
+WAYS = pytest.mark.parametrize("is_written_directly", [True, False], ids=["pumped", "copied"])
+
+
+@WAYS
+def test_a_record_that_is_stored_anew_in_the_middle_of_its_sending_is_cut(stage, monkeypatch, is_written_directly):
+    """Never the first part of one and the rest of the other, though both are good records of that key."""
+    answer, whole = answer_across_a_replacement(stage, monkeypatch, is_written_directly=is_written_directly)
+    assert len(answer) < len(whole)
+    assert whole.startswith(answer)
+
+
+@WAYS
+def test_control_without_the_look_at_its_header_the_rest_of_another_record_arrives(
+    stage, monkeypatch, is_written_directly
+):
+    class Unlooking(cursor.Cursor):
+        def unsent(self, pieces):
+            self._header = bytes(pieces[0][: len(self._header)])
+            return super().unsent(pieces)
+
+    monkeypatch.setattr(send, "Cursor", Unlooking)
+    answer, whole = answer_across_a_replacement(stage, monkeypatch, is_written_directly=is_written_directly)
+    assert len(answer) == len(whole)
+    assert answer[:128] == whole[:128]
+    assert answer[-4096:] == OTHERS * 4096
+
+
+def answer_across_a_replacement(stage, monkeypatch, *, is_written_directly):
+    """What arrives of a record that is replaced by another good one of its key when a part of it has been sent."""
+    if not is_written_directly:
+        monkeypatch.setattr(connection.Connection, "descriptor", None)
+    document, keys, whole = stored(stage, 1, LARGE)
+    other = record(document, HISTORY, keys[0], position=document["block_tokens"], payload=OTHERS * LARGE)
+    assert len(other) == len(whole)
+    with ask(stage, document, keys) as sock:
+        wait_until_stalled(stage, whole=whole)
+        ((key, entry),) = stage.records.scan()
+        stage.records.write([Put(key, entry, [other])]).result(10)
+        return body_of(read_to_end(sock)), whole

@@ -8,7 +8,7 @@ import zstandard
 
 from kvcairn_protocol.layout import parse_layout
 from kvcairn_protocol.record import HEADER_BYTES, parse_header
-from kvcairn_service.verify import quarantine_if_bad, read_verified
+from kvcairn_service.verify import is_verified, quarantine_if_bad
 from kvcairn_storage.memory import MemoryStore
 from kvcairn_storage.prefixes import NewRecord, Outcome, PrefixStore
 from service_samples import HISTORY, canonical, chain, layout_document, record
@@ -47,12 +47,13 @@ def test_what_does_not_decode_is_quarantined_and_replaced_by_the_next_store(stor
     assert store.exists([bad.key]) == [False]
     good = record(DOCUMENT, HISTORY, KEY, position=8, payload=RAW)
     keep(store, good)
-    assert read_verified(store, bad.key, LAYOUT) == good
+    assert is_verified(store, bad.key, LAYOUT)
+    assert store.get(bad.key) == good
 
 
 def test_reading_quarantines_what_does_not_decode(store: PrefixStore) -> None:
     bad = keep(store, undecodable(1))
-    assert read_verified(store, bad.key, LAYOUT) is None
+    assert not is_verified(store, bad.key, LAYOUT)
     assert store.exists([bad.key]) == [False]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -19,8 +20,10 @@ from kvcairn_service.openapi import problems, reads_records, sends_records
 from kvcairn_service.pace import pace_of
 from kvcairn_service.receive import Body
 from kvcairn_service.routes.service import Running
-from kvcairn_service.state import record_key
-from kvcairn_service.verify import read_verified
+from kvcairn_service.send import RecordStream, Workers
+from kvcairn_service.state import Service, record_key
+from kvcairn_service.tenants import KeptTenant
+from kvcairn_service.verify import is_verified
 from kvcairn_storage.store import RecordKey
 
 router = APIRouter(tags=["record"], prefix="/v1/records")
@@ -54,14 +57,23 @@ async def get_record(named: Named, service: Running, tenant: CallingTenant) -> R
     """The record, verified down to its decoded bytes; counts as a use. A bad one is quarantined, and is not there."""
     layout = service.layouts.find(tenant.id, named.layout)
     await service.expire_idle(tenant)
-    record = None
-    if layout is not None:
-        async with service.decoding:
-            record = await asyncio.to_thread(read_verified, service.store, named, layout)
-    if record is None:
+    if layout is None or not await _is_served(named, layout, service, tenant):
         raise _absent(named)
-    service.store.touch([named])
-    return Response(record, media_type=RECORDS_TYPE)
+    return RecordStream(
+        store=service.store,
+        layout=layout,
+        keys=[named],
+        counters=service.counters,
+        pace=pace_of(service.settings),
+        workers=Workers(service.senders, partial(service.sending.of, tenant.id)),
+        must_exist=True,
+    )
+
+
+async def _is_served(named: RecordKey, layout: Layout, service: Service, tenant: KeptTenant) -> bool:
+    """Whether the record is there, and good; nothing is kept of it: it leaves as any record of a fetch does."""
+    async with service.decoding.of(tenant.id):
+        return await asyncio.to_thread(is_verified, service.store, named, layout)
 
 
 @router.head(PATH, responses=problems(404, 422), response_class=Response)

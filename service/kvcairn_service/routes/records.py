@@ -1,6 +1,7 @@
 """Records in bulk: which are there, fetch, store, and report a bad one."""
 
 import asyncio
+from functools import partial
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -19,7 +20,7 @@ from kvcairn_service.openapi import problems, reads, reads_records, sends_record
 from kvcairn_service.pace import pace_of
 from kvcairn_service.routes.prefixes import check_count
 from kvcairn_service.routes.service import Running
-from kvcairn_service.send import RecordStream
+from kvcairn_service.send import RecordStream, Workers
 from kvcairn_service.state import Service, record_key
 from kvcairn_service.tenants import KeptTenant
 from kvcairn_service.verify import quarantine_if_bad
@@ -53,7 +54,7 @@ async def fetch(request: Request, service: Running, tenant: CallingTenant) -> Re
         keys=keys,
         counters=service.counters,
         pace=pace_of(service.settings),
-        workers=service.senders,
+        workers=Workers(service.senders, partial(service.sending.of, tenant.id)),
     )
 
 
@@ -84,6 +85,6 @@ async def report(request: Request, service: Running, tenant: CallingTenant) -> R
     asked = await read_json(request, ReportRequest, service.settings)
     layout = service.layouts.get(tenant.id, bytes.fromhex(asked.layout))
     key = record_key(tenant, layout.fingerprint, asked.kind, asked.key)
-    async with service.decoding:
+    async with service.decoding.of(tenant.id):
         is_bad = await asyncio.to_thread(quarantine_if_bad, service.store, key, layout)
     return ReportAnswer(quarantined=is_bad)
