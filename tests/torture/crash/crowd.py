@@ -57,6 +57,7 @@ class Crowd(Worker):
         answer = Caller(http).store(b"".join(prompts.records[name] for name in batch))
         assert answer.status_code == 200, answer.text
         assert answer.json()["rejected"] == []
+        self.journal.stored(batch)
         if run[there:]:
             self.newest = run
 
@@ -72,7 +73,7 @@ class Crowd(Worker):
         names = [*self.journal.known, *(chains - set(self.journal.known))] if self.journal.known else []
         found = fetch(http, names, self.documents)
         faults = self.journal.faults({**dict.fromkeys(chains), **found})
-        faults += [f"a state is there without its block {name}" for name in _lonely(found)]
+        faults += [f"a state is there without its block {name}" for name in _lonely(found) - self.journal.unsure]
         if self._is_alone:
             faults += [f"the newest block {name} was evicted" for name in self.newest if found[name] is None]
         faults += differing(http, self.rng.sample(list(found), min(8, len(found))), found, self.documents)
@@ -80,10 +81,7 @@ class Crowd(Worker):
         return faults
 
 
-def _lonely(found: dict[Name, bytes | None]) -> list[Name]:
+def _lonely(found: dict[Name, bytes | None]) -> set[Name]:
     """States without the block at their key, which goes after them."""
-    return [
-        name
-        for name, record in found.items()
-        if name.kind == "state" and record is not None and found[name._replace(kind="history")] is None
-    ]
+    states = {name for name, record in found.items() if name.kind == "state" and record is not None}
+    return {name for name in states if found[name._replace(kind="history")] is None}

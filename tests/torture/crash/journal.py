@@ -53,13 +53,16 @@ class Doubt(NamedTuple):
 class Journal:
     """One tenant's records. keeps_all: nothing of it is ever evicted, so that an acknowledged record must be there.
 
-    chains: histories that are never deleted from, so that no block may be there without those before it.
+    chains: histories that are never deleted from, so that no block may be there without those before it. unsure: what
+    was sent and not answered while others had to go for it: a record that waits for room is written after those behind
+    it, so that the kill may have parted them.
     """
 
     keeps_all: bool
     known: dict[Name, Known] = field(default_factory=dict)
     doubt: Doubt | None = None
     chains: list[list[Name]] = field(default_factory=list)
+    unsure: set[Name] = field(default_factory=set)
 
     def fate(self, name: Name) -> Fate:
         known = self.known.get(name)
@@ -76,12 +79,16 @@ class Journal:
         """These are about to be sent, in this order; those that are there already stay what they are."""
         fresh = [name for name in records if self.fate(name) is not Fate.THERE]
         self.known.update({name: Known(records[name], Fate.MAYBE) for name in fresh})
-        self.doubt = Doubt(fresh, is_whole=False) if self.keeps_all else None
+        if self.keeps_all:
+            self.doubt = Doubt(fresh, is_whole=False)
+        else:
+            self.unsure |= records.keys()
 
     def stored(self, names: Iterable[Name]) -> None:
         """The answer came."""
         if self.keeps_all:
             self._settle(names, Fate.THERE)
+        self.unsure.difference_update(names)
 
     def deleting(self, names: Iterable[Name]) -> None:
         """These are about to be deleted by one request."""
@@ -97,7 +104,7 @@ class Journal:
         """What is not as it must be, one sentence each, given what a new service has under every known name."""
         faults = self.doubt.faults(found) if self.doubt else []
         for chain in self.chains:
-            faults += Doubt(chain, is_whole=False).faults(found)
+            faults += Doubt([name for name in chain if name not in self.unsure], is_whole=False).faults(found)
         for name, known in self.known.items():
             now = found[name]
             if now is not None and now != known.record:
