@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kvcairn_protocol.keys import parse_keys
 from kvcairn_protocol.layout import Kind, Layout
 from kvcairn_protocol.mac import (
     KEY_BYTES,
@@ -15,7 +16,6 @@ from kvcairn_protocol.mac import (
 )
 
 VARIABLE = "KVCAIRN_MAC_KEY_FILE"
-_RIGHT = f"hex, {2 * KEY_BYTES} digits or more (openssl rand -hex 32)"
 
 
 class MacKeys:
@@ -79,31 +79,14 @@ def mac_keys(
 
 
 def read_keys(path: Path, name: str) -> list[bytes]:
-    """The keys in a file, one a line in hex; empty lines and lines that start with # say nothing.
-
-    ValueError names the file, the line and what would be right, and repeats nothing that is in it.
-    """
+    """The keys in a file; ValueError names what is wrong with it, and repeats nothing that is in it."""
     try:
-        lines = path.read_text(encoding="ascii").splitlines()
+        text = path.read_text(encoding="ascii")
     except OSError as error:
         raise ValueError(f"{name}: cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{name}: {path} is no text; a key is a line of {_RIGHT}") from None
-    keys = []
-    for number, line in enumerate(lines, start=1):
-        text = line.strip()
-        if text and not text.startswith("#"):
-            keys.append(_parse(text, f"{name}: line {number} of {path}"))
-    if not keys:
-        raise ValueError(f"{name}: {path} holds no key; a key is a line of {_RIGHT}")
-    return keys
-
-
-def _parse(text: str, where: str) -> bytes:
+        raise ValueError(f"{name}: {path} is no text; it holds keys in hex, one a line") from None
     try:
-        key = bytes.fromhex(text)
-    except ValueError:
-        raise ValueError(f"{where} is no key; a key is {_RIGHT}") from None
-    if len(key) < KEY_BYTES:
-        raise ValueError(f"{where} has {len(key)} bytes; a key is {_RIGHT}")
-    return key
+        return parse_keys(text, str(path), least_bytes=KEY_BYTES)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None

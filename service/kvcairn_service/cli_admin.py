@@ -109,12 +109,12 @@ def layouts_command(
 
 
 def draw_tenants(*tenants: Tenant) -> None:
-    columns = ("tenant", "strategy", "codec", "quota", "pins", "ttl")
+    columns = ("tenant", "strategy", "codec", "quota", "pins", "ttl", "encrypted")
     rows = [
         (
             each.name, strategy_text(each.strategy), each.codec, size(each.quota_bytes),
             "a tenth" if each.pin_quota_bytes is None else size(each.pin_quota_bytes),
-            "none" if each.ttl_seconds is None else age(each.ttl_seconds),
+            "none" if each.ttl_seconds is None else age(each.ttl_seconds), "yes" if each.encrypt else "no",
         )
         for each in tenants
     ]  # fmt: skip
@@ -148,6 +148,7 @@ def set_tenant(  # noqa: PLR0913, PLR0917 - one parameter is one flag
     pin_quota: Annotated[
         str | None, typer.Option(help="Of which pins may keep this much; 0: no pins; none: a tenth.")
     ] = None,
+    encrypt: Annotated[bool | None, typer.Option(help="Encrypt values on the disk.", show_default=False)] = None,
     ttl: Annotated[
         str | None, typer.Option(help="Drop what was not used for so long, such as 7d; none: never.")
     ] = None,
@@ -172,6 +173,8 @@ def set_tenant(  # noqa: PLR0913, PLR0917 - one parameter is one flag
         changes["quota_bytes"] = parse_quota(quota)
     if pin_quota is not None:
         changes["pin_quota_bytes"] = parse_quota(pin_quota)
+    if encrypt is not None:
+        changes["encrypt"] = encrypt
     if ttl is not None:
         changes["ttl_seconds"] = parse_ttl(ttl)
     with Asker(url, token) as service:

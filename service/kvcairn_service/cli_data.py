@@ -1,7 +1,9 @@
 """Commands on a data directory: check and backup, also beside a running service."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kvcairn_service.cli_asking import JsonFlag
 from kvcairn_service.cli_output import fail, print_json
+from kvcairn_service.errors import SettingsError
+from kvcairn_service.key_settings import FILE_VARIABLE, ring_of_environment
 from kvcairn_storage.errors import StorageError
+from kvcairn_storage.integrity import Opened, as_stored
 from kvcairn_storage.lmdb import LmdbReader
+from kvcairn_storage.store import PLAIN
 
 Directory = Annotated[Path, typer.Argument(help="The data directory of a service.", show_default=False)]
 
@@ -44,7 +50,7 @@ def check_command(
     """
     with reader(data) as store:
         records = store.count()
-        faults = _check(store, records)
+        faults = _check(store, records, _opened(store))
     if as_json:
         print_json({"records": records, "faults": faults})
     else:
@@ -55,11 +61,30 @@ def check_command(
         raise typer.Exit(1)
 
 
-def _check(store: LmdbReader, records: int) -> list[str]:
+def _opened(store: LmdbReader) -> Opened:
+    """How to read values: as they are where none is encrypted, else with the keys of the environment, which must do."""
+    used = {entry.key_id for _, entry in store.scan()} - {PLAIN}
+    if not used:
+        return as_stored
+    try:
+        ring = ring_of_environment(os.environ)
+    except SettingsError as error:
+        fail(str(error), status=2)
+    lost = sorted(key_id.hex() for key_id in used if not ring.reads(key_id))
+    if lost:
+        fail(
+            f"values are encrypted with key {', '.join(lost)}: let {FILE_VARIABLE} name a file that holds it", status=2
+        )
+    from kvcairn_storage.encrypted import open_value  # noqa: PLC0415 - needs the package cryptography
+
+    return partial(open_value, ring)
+
+
+def _check(store: LmdbReader, records: int, opened: Opened) -> list[str]:
     columns = TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("records", total=records)
-        return store.check_integrity(lambda count: progress.advance(task, count))
+        return store.check_integrity(lambda count: progress.advance(task, count), opened=opened)
 
 
 def backup_command(

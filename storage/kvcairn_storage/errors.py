@@ -5,7 +5,9 @@ StorageError
 ├── StoreUnreadable    the disk or the file failed under us; worth a retry after repair
 ├── StoreClosed        the store is closed or closing; no retry
 ├── StoreInUse         another process serves this directory; no retry while it does
-└── UnknownFormat      another version's data directory, or none; no retry
+├── UnknownFormat      another version's data directory, or none; no retry
+└── CipherError        a value cannot be decrypted; no retry with the same keys
+    └── KeyLost        its key is not among those that were given
 """
 
 from kvcairn_protocol.errors import KvcairnError
@@ -33,3 +35,11 @@ class StoreInUse(StorageError):
 
 class UnknownFormat(StorageError):
     """The directory has a data format that this version does not read, or is no data directory at all."""
+
+
+class CipherError(StorageError):
+    """A stored value does not decrypt: it was changed, or moved to another key's place."""
+
+
+class KeyLost(CipherError):
+    """A value is encrypted with a key that is not here; it may be good with the right keys."""

@@ -1,28 +1,34 @@
 """Whether stored bytes are the record that their key and entry say, and what is wrong if not. Pure."""
 
 import struct
+from collections.abc import Callable
 
 from kvcairn_protocol.errors import RecordError
 from kvcairn_protocol.record import HEADER_BYTES, Header, check_asked, check_payload, parse_header
+from kvcairn_storage.errors import CipherError
 from kvcairn_storage.rows import unpack_entry, unpack_key
 from kvcairn_storage.store import Bytes, Entry, RecordKey
 
-
-def is_sound(key: RecordKey, data: Bytes) -> bool:
-    """Whether the bytes are a whole record of this key whose checksum holds."""
-    try:
-        _check(key, data)
-    except RecordError:
-        return False
-    return True
+Opened = Callable[[RecordKey, Bytes], Bytes]
+"""From a stored value to the record in it; a CipherError where it cannot be had."""
 
 
-def record_faults(key: RecordKey, entry: Entry, data: Bytes) -> list[str]:
+def as_stored(key: RecordKey, data: Bytes) -> Bytes:  # noqa: ARG001 - an `Opened`
+    """A value that is the record itself."""
+    return data
+
+
+def is_sound(key: RecordKey, entry: Entry, data: Bytes) -> bool:
+    """Whether the bytes are a whole record of this key, as its entry says, whose checksum holds."""
+    return not record_faults(key, entry, data)
+
+
+def record_faults(key: RecordKey, entry: Entry, data: Bytes, *, opened: Opened = as_stored) -> list[str]:
     """What is wrong with a stored record, given its entry; empty if nothing is."""
     name = describe(key)
     try:
-        header = _check(key, data)
-    except RecordError as error:
+        header = _check(key, opened(key, data))
+    except (RecordError, CipherError) as error:
         return [f"{name}: {error}"]
     pairs = (
         ("position", header.position, entry.position),
@@ -37,7 +43,7 @@ def record_faults(key: RecordKey, entry: Entry, data: Bytes) -> list[str]:
     ]
 
 
-def row_faults(row: bytes, record: Bytes | None, entry: Bytes | None) -> list[str]:
+def row_faults(row: bytes, record: Bytes | None, entry: Bytes | None, *, opened: Opened = as_stored) -> list[str]:
     """What is wrong with one row of the two tables, None where it is in the other alone."""
     try:
         key = unpack_key(row)
@@ -48,7 +54,7 @@ def row_faults(row: bytes, record: Bytes | None, entry: Bytes | None) -> list[st
         return [f"{describe(key)}: there is an entry, but no record"]
     if known is None:
         return [f"{describe(key)}: there is a record, but no entry"]
-    return record_faults(key, known, record)
+    return record_faults(key, known, record, opened=opened)
 
 
 def describe(key: RecordKey) -> str:

@@ -6,6 +6,7 @@ and every acknowledged record is there. Why so, and what was measured: docs/deci
 """
 
 import errno
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from kvcairn_storage.directory import DATA_NAME, READERS_NAME, DataDirectory, is
 from kvcairn_storage.documents import document_row, seal, unseal
 from kvcairn_storage.errors import StorageError, StoreClosed, StoreFull, StoreUnreadable
 from kvcairn_storage.extent import Length, check_trees, extend
-from kvcairn_storage.integrity import row_faults
+from kvcairn_storage.integrity import Opened, as_stored, row_faults
 from kvcairn_storage.rows import pack_entry, pack_key, unpack_entry, unpack_key, when_stored
 from kvcairn_storage.salvage import set_damaged_aside
 from kvcairn_storage.slot import PAGE_BYTES
@@ -40,7 +41,9 @@ SLACK_BYTES = 256 << 20
 Work = Callable[["lmdb.Transaction[bytes]"], object]
 _Row = tuple[bytes, bytes, Sequence[Bytes]]
 _Use = tuple[bytes, tuple[float, int]]
+_ENDS_WRITING = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.PanicError)
 _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LOG = logging.getLogger(__name__)
 
 
 def map_bytes_for(capacity_bytes: int) -> int:
@@ -104,14 +107,16 @@ class LmdbReader:
         with self._reading() as txn:
             return int(txn.stat(db=self._records)["entries"])
 
-    def check_integrity(self, progress: Callable[[int], None] | None = None) -> list[str]:
-        """See RecordStore. progress: called with the number of records read since the last call."""
+    def check_integrity(
+        self, progress: Callable[[int], None] | None = None, *, opened: Opened = as_stored
+    ) -> list[str]:
+        """See RecordStore. progress: called with the number of records read since the last call. opened: of a value."""
         faults: list[str] = []
         start: bytes | None = b""
         while start is not None:
             try:
                 with self._viewing() as txn:
-                    found, start, read = self._check_some(txn, start)
+                    found, start, read = self._check_some(txn, start, opened)
             except StoreUnreadable as error:
                 return [*faults, f"records from {start!r} on cannot be read: {error}"]
             faults += found
@@ -120,7 +125,7 @@ class LmdbReader:
         return faults
 
     def _check_some(
-        self, txn: "lmdb.Transaction[memoryview[int]]", start: bytes
+        self, txn: "lmdb.Transaction[memoryview[int]]", start: bytes, opened: Opened
     ) -> tuple[list[str], bytes | None, int]:
         """Compare some rows of both tables, which are in the same order; returns faults, where to go on, how many."""
         records, entries = txn.cursor(db=self._records), txn.cursor(db=self._entries)
@@ -133,7 +138,8 @@ class LmdbReader:
             if row is None:
                 return faults, None, read
             here = [cursor if own == row else None for cursor, own in zip((records, entries), rows, strict=True)]
-            faults += row_faults(row, *(cursor.value() if cursor else None for cursor in here))
+            record, entry = (cursor.value() if cursor else None for cursor in here)
+            faults += row_faults(row, record, entry, opened=opened)
             start = row + b"\0"
             for cursor in here:
                 if cursor:
@@ -223,6 +229,8 @@ class LmdbStore(LmdbReader):
         UnknownFormat or StoreUnreadable.
         """
         keep_freed_memory()
+        self._fault: str | None = None
+        self._readers_file = -1
         self._directory = DataDirectory(path)
         try:
             with _translated(f"{path} cannot be opened"):
@@ -239,7 +247,7 @@ class LmdbStore(LmdbReader):
         """Keep what was saved of a damaged file, drop rows that cannot be true, and let go of readers that died."""
         with _translated(f"{self.path} cannot be written"):
             self._env.reader_check()
-            _fill(self.path / READERS_NAME)
+            self._readers_file = _fill(self.path / READERS_NAME)
         if documents:
             self._commit([lambda txn: txn.cursor(db=self._documents).putmulti(documents.items())])
         tables = self._records, self._entries, self._documents
@@ -247,6 +255,11 @@ class LmdbStore(LmdbReader):
             is_wanting = has_strays(txn, *tables)
         if is_wanting:
             self._commit([lambda txn: drop_strays(txn, *tables)])
+
+    @property
+    def fault(self) -> str | None:
+        """What only a restart mends: a file that was cut, or trees that make no sense to LMDB; None if all is well."""
+        return self._length.fault or self._fault
 
     def write(self, puts: Sequence[Put], deletes: Sequence[RecordKey] = ()) -> "Future[None]":
         size_bytes = sum(len(part) for put in puts for part in put.data)
@@ -273,6 +286,9 @@ class LmdbStore(LmdbReader):
         self._check_process()
         self._writer.close()
         super().close()
+        if self._readers_file >= 0:
+            os.close(self._readers_file)
+            self._readers_file = -1
         self._directory.close()
 
     def _submit(self, work: Work, *, size_bytes: int) -> "Future[None]":
@@ -285,12 +301,19 @@ class LmdbStore(LmdbReader):
             with _translated(f"{self.path} cannot be written"), self._env.begin(write=True) as txn:
                 results = [work(txn) for work in works]
         except StoreUnreadable as error:
+            if isinstance(error.__cause__, _ENDS_WRITING):
+                self._note_fault(error)
             if is_full(self.path):  # LMDB calls a write that was cut short an input/output error
                 raise StoreFull(f"the file system of {self.path} is full: {error}") from error
             raise
         extend(self._env, self.path / DATA_NAME)
         self._length.note()
         return results
+
+    def _note_fault(self, error: StoreUnreadable) -> None:
+        if self._fault is None:
+            _LOG.critical("nothing can be stored any more, and only a restart helps: %s", error)
+        self._fault = str(error)
 
     def _make_room(self) -> None:
         """Free readers that died, and commit once: LMDB re-uses pages only two transactions after they were freed."""
@@ -315,10 +338,15 @@ class LmdbStore(LmdbReader):
                 txn.put(row, pack_entry(entry), db=self._entries)
 
 
-def _fill(path: Path) -> None:
-    """Take the disk space of a whole file: LMDB maps its table of readers, and a page that cannot be had kills."""
-    with path.open("r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+def _fill(path: Path) -> int:
+    """Take the disk space of a whole file: LMDB maps its table of readers, and a page that cannot be had kills.
+
+    Returns the descriptor, which must stay open for as long as LMDB's own: closing any of a file drops all locks that
+    this process has on it, and the next process to open it would then begin the table of readers anew.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    os.posix_fallocate(descriptor, 0, path.stat().st_size)
+    return descriptor
 
 
 @contextmanager

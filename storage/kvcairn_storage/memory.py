@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 
 from kvcairn_storage.errors import StoreClosed
-from kvcairn_storage.integrity import record_faults
+from kvcairn_storage.integrity import Opened, as_stored, record_faults
 from kvcairn_storage.store import Entry, Put, RecordKey
 
 
@@ -61,11 +61,11 @@ class MemoryStore:
         done.set_result(None)
         return done
 
-    def check_integrity(self) -> list[str]:
+    def check_integrity(self, *, opened: Opened = as_stored) -> list[str]:
         with self._lock:
             self._check_open()
             records = list(self._records.items())
-        return [fault for key, (entry, data) in records for fault in record_faults(key, entry, data)]
+        return [fault for key, (entry, data) in records for fault in record_faults(key, entry, data, opened=opened)]
 
     def close(self) -> None:
         with self._lock:

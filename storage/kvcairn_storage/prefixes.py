@@ -12,7 +12,9 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
 
+from kvcairn_protocol.layout import Kind
 from kvcairn_storage.change import Cause, Change
+from kvcairn_storage.ciphers import PLAIN_VALUES, Ciphers
 from kvcairn_storage.errors import StorageError, StoreUnreadable
 from kvcairn_storage.hold import Hold
 from kvcairn_storage.integrity import is_sound
@@ -20,6 +22,7 @@ from kvcairn_storage.pinning import Pinning, pin_limit_bytes
 from kvcairn_storage.pins import Pin
 from kvcairn_storage.purging import BATCH_RECORDS, Purging
 from kvcairn_storage.puts import NewRecord, Outcome, PutResult, Putter
+from kvcairn_storage.rewriting import Rewriting
 from kvcairn_storage.shelf import Run
 from kvcairn_storage.slot import Phase, Slot
 from kvcairn_storage.space import Space
@@ -44,20 +47,23 @@ class PrefixStore:
         capacity_bytes: int,
         clock: Callable[[], float] = time.time,
         pins: Iterable[Pin] = (),
+        ciphers: Ciphers = PLAIN_VALUES,
     ) -> None:
         """Load every entry of `records` and evict what exceeds `capacity_bytes`; `close` closes `records` as well.
 
         pins: what was pinned when the store was closed, most important first; those that no longer fit are let go.
+        ciphers: which new values `records` shall encrypt, and which values it can read; what it cannot is a miss.
         """
-        self._records = records
+        self._records, self._ciphers = records, ciphers
         self._clock = clock
         self._lock = threading.Lock()
         self._space = Space(capacity_bytes=capacity_bytes)
         self._space.pins.load(pins, limit_bytes=pin_limit_bytes(capacity_bytes))
-        self._space.load(records.scan())
+        self._space.load(self._noted(records.scan()))
         self._held_records = 0
         self._dirty: dict[RecordKey, Slot] = {}
-        self._putter = Putter(records, self._space, self._lock, self._note_use)
+        self._putter = Putter(records, self._space, self._lock, self._note_use, ciphers)
+        self.rewriting = Rewriting(records, self._space, self._lock, partial(self._remove_now, cause=Cause.EVICTED))
         self.pins = Pinning(self._space, self._lock, clock, self._note_use)
         self.purging = Purging(self._space, self._lock, self._carry_out)
         self._closing = threading.Event()
@@ -92,7 +98,7 @@ class PrefixStore:
     def get(self, key: RecordKey) -> bytes | None:
         """A copy of a record, header and all; None if it is not there. Does not count as a use."""
         with self._lock:
-            if self._space.present(key) is None:
+            if self._served(key) is None:
                 return None
         return self._records.get(key)
 
@@ -106,12 +112,12 @@ class PrefixStore:
     def exists(self, keys: Sequence[RecordKey]) -> list[bool]:
         """Which of these are there; does not count as a use."""
         with self._lock:
-            return [self._space.present(key) is not None for key in keys]
+            return [self._served(key) is not None for key in keys]
 
     def entry(self, key: RecordKey) -> Entry | None:
         """A copy of what is known of a record."""
         with self._lock:
-            slot = self._space.present(key)
+            slot = self._served(key)
             return slot.entry.copied() if slot else None
 
     def longest_run(self, *, tenant: str, layout: bytes, keys: Sequence[bytes], block_tokens: int) -> Run:
@@ -121,7 +127,8 @@ class PrefixStore:
         """
         with self._lock:
             shelf = self._space.shelf(tenant, layout)
-            return shelf.longest_run(keys, block_tokens=block_tokens) if shelf else Run(0, [])
+            run = shelf.longest_run(keys, block_tokens=block_tokens) if shelf else Run(0, [])
+            return self._readable(run, tenant, layout, keys, block_tokens) if self._ciphers.has_lost else run
 
     def hold(self, keys: Sequence[RecordKey]) -> Hold:
         """Keep records from being evicted or expired until the hold is released.
@@ -131,7 +138,7 @@ class PrefixStore:
         """
         now = self._clock()
         with self._lock:
-            slots = [self._space.present(key) for key in keys]
+            slots = [self._served(key) for key in keys]
             entries = [slot.entry.copied() if slot else None for slot in slots]
             held = [slot for slot in slots if slot is not None]
             self._held_records += len(held)
@@ -177,12 +184,12 @@ class PrefixStore:
         """Read a record again; if it is bad or unreadable, delete and count it, so that the next store replaces it.
 
         Returns whether it was bad. verify: a further check of the bytes, True if they are good; by default and before
-        it, the header must be this key's and the checksum must hold. Where the disk refuses to delete it, that error is
-        raised, and the record is served no more all the same.
+        it, the header must be this key's and its entry's, and the checksum must hold. Where the disk refuses to delete
+        it, that error is raised, and the record is served no more all the same.
         """
         with self._lock:
-            slot = self._space.present(key)
-        if slot is None or self._is_good(key, verify):
+            slot = self._served(key)
+        if slot is None or self._is_good(slot, verify):
             return False
         with self._lock:
             still_there = [slot] if slot.phase is Phase.PRESENT else []
@@ -226,6 +233,25 @@ class PrefixStore:
         finally:
             self._records.close()
 
+    def _noted(self, entries: Iterable[tuple[RecordKey, Entry]]) -> Iterator[tuple[RecordKey, Entry]]:
+        for key, entry in entries:
+            if entry.key_id:
+                self._ciphers.note(entry.key_id)
+            yield key, entry
+
+    def _served(self, key: RecordKey) -> Slot | None:
+        """The slot at a key if it can be served: it is there, and its value's key as well."""
+        slot = self._space.present(key)
+        return slot if slot is not None and self._ciphers.reads(slot.entry.key_id) else None
+
+    def _readable(self, run: Run, tenant: str, layout: bytes, keys: Sequence[bytes], block_tokens: int) -> Run:
+        """As much of a run as can be served."""
+        places = [RecordKey(tenant, layout, Kind.HISTORY, key) for key in keys[: run.history_blocks]]
+        blocks = next((at for at, place in enumerate(places) if self._served(place) is None), len(places))
+        states = [at for at in run.state_tokens if at <= blocks * block_tokens]
+        ends = (places[at // block_tokens - 1]._replace(kind=Kind.STATE) for at in states)
+        return Run(blocks, [at for at, place in zip(states, ends, strict=True) if self._served(place) is not None])
+
     def _let_go(self, held: list[Slot]) -> None:
         with self._lock:
             self._held_records -= len(held)
@@ -242,12 +268,12 @@ class PrefixStore:
             there = [slot for slot in slots if slot.phase is Phase.PRESENT]
             return {slot.key: (slot.entry.last_used, slot.entry.uses) for slot in there}
 
-    def _is_good(self, key: RecordKey, verify: Callable[[bytes], bool] | None) -> bool:
+    def _is_good(self, slot: Slot, verify: Callable[[bytes], bool] | None) -> bool:
         try:
-            data = self._records.get(key)
+            data = self._records.get(slot.key)
         except StoreUnreadable:
             return False
-        return data is not None and is_sound(key, data) and (verify is None or verify(data))
+        return data is not None and is_sound(slot.key, slot.entry, data) and (verify is None or verify(data))
 
     def _remove_now(self, keys: Sequence[RecordKey], cause: Cause) -> int:
         self._await_writes(keys)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kvcairn_protocol.record import Header
 from kvcairn_storage.change import Cause, Change, Shortage, Wait
+from kvcairn_storage.ciphers import PLAIN_VALUES, Ciphers
 from kvcairn_storage.errors import StoreClosed, StoreFull, StoreUnreadable
 from kvcairn_storage.integrity import is_sound
 from kvcairn_storage.slot import Phase, Slot, charge_bytes
@@ -68,8 +69,10 @@ class _Batch:
     each was decided; refusals: how often the disk had no room for it.
     """
 
-    def __init__(self, records: Sequence[NewRecord], quota_bytes: int | None, now: float) -> None:
-        self.puts = [Put(record.key, _new_entry(record, now), record.data) for record in records]
+    def __init__(
+        self, records: Sequence[NewRecord], quota_bytes: int | None, now: float, key_of: Callable[[str], bytes]
+    ) -> None:
+        self.puts = [Put(record.key, _new_entry(record, now, key_of(record.tenant)), record.data) for record in records]
         self.quota_bytes = quota_bytes
         self.now = now
         self.results: dict[int, PutResult] = {}
@@ -102,8 +105,10 @@ class Putter:
         space: Space,
         lock: threading.Lock,
         note_use: Callable[[Iterable[Slot]], None],
+        ciphers: Ciphers = PLAIN_VALUES,
     ) -> None:
         self._records = records
+        self._ciphers = ciphers
         self._space = space
         self._lock = lock
         self._note_use = note_use
@@ -111,7 +116,7 @@ class Putter:
 
     def put(self, records: Sequence[NewRecord], *, quota_bytes: int | None, now: float) -> "Future[list[PutResult]]":
         """See PrefixStore.put."""
-        batch = _Batch(records, quota_bytes, now)
+        batch = _Batch(records, quota_bytes, now, self._ciphers.writes_with)
         if records:
             self._decide_all(batch)
         else:
@@ -201,7 +206,7 @@ class Putter:
             return PutResult(Outcome.PARENT)
         if self._space.contradicts(key, entry):
             return PutResult(Outcome.CONFLICT)
-        charged_bytes = charge_bytes(entry.stored_bytes)
+        charged_bytes = charge_bytes(entry)
         if batch.quota_bytes is not None and charged_bytes > batch.quota_bytes:
             return PutResult(Outcome.QUOTA, can_ever_fit=False)
         if charged_bytes > self._space.capacity_bytes:
@@ -239,7 +244,7 @@ class Putter:
         put = batch.puts[index]
         with self._lock:
             batch.refusals[index] += 1
-            need_bytes = batch.refusals[index] * charge_bytes(put.entry.stored_bytes)
+            need_bytes = batch.refusals[index] * charge_bytes(put.entry)
             tries_left = batch.refusals[index] <= MAX_REFUSALS
             change = self._space.shed(put.key, need_bytes=need_bytes) if tries_left else Change()
         if change:
@@ -256,7 +261,7 @@ class Putter:
     def _verify(self, batch: _Batch, index: int, slot: Slot) -> None:
         """Answer a record that is there already; replace it if what is there is bad."""
         try:
-            sound = reads_sound(self._records, slot.key)
+            sound = reads_sound(self._records, slot)
         except Exception as error:  # whatever it is, the batch ends, and ends with it
             self._answer(batch, index, error)
             return
@@ -292,13 +297,13 @@ class Putter:
         self._note_use(self._space.use(live, now=batch.now))
 
 
-def reads_sound(records: RecordStore, key: RecordKey) -> bool:
+def reads_sound(records: RecordStore, slot: Slot) -> bool:
     """Whether the record can be read and is whole; StoreClosed passes, since it says nothing of the record."""
     try:
-        data = records.get(key)
+        data = records.get(slot.key)
     except StoreUnreadable:
         return False
-    return data is not None and is_sound(key, data)
+    return data is not None and is_sound(slot.key, slot.entry, data)
 
 
 def _in_flight(slot: Slot) -> Change:
@@ -307,7 +312,7 @@ def _in_flight(slot: Slot) -> Change:
     return slot.change
 
 
-def _new_entry(record: NewRecord, now: float) -> Entry:
+def _new_entry(record: NewRecord, now: float, key_id: bytes) -> Entry:
     header = record.header
     return Entry(
         position=header.position,
@@ -318,4 +323,5 @@ def _new_entry(record: NewRecord, now: float) -> Entry:
         created=now,
         last_used=now,
         writer=record.writer,
+        key_id=key_id,
     )

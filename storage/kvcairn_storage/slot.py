@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from kvcairn_protocol.record import HEADER_BYTES
 from kvcairn_storage.store import Entry, RecordKey
 
 if TYPE_CHECKING:
@@ -24,9 +23,9 @@ class Phase(Enum):
     GONE = auto()
 
 
-def charge_bytes(stored_bytes: int) -> int:
-    """What a record with a payload of `stored_bytes` counts for: whole pages, headers included."""
-    pages = -(-(PAGE_HEADER_BYTES + HEADER_BYTES + stored_bytes) // PAGE_BYTES)
+def charge_bytes(entry: Entry) -> int:
+    """What a record counts for: whole pages, with all that its value has beside the payload."""
+    pages = -(-(PAGE_HEADER_BYTES + entry.value_bytes) // PAGE_BYTES)
     return pages * PAGE_BYTES
 
 
@@ -49,7 +48,7 @@ class Slot:
     change: "Change | None" = None
 
     def __post_init__(self) -> None:
-        self.charged_bytes = charge_bytes(self.entry.stored_bytes)
+        self.charged_bytes = charge_bytes(self.entry)
 
     @property
     def busy(self) -> bool:

@@ -11,12 +11,19 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from kvcairn_protocol.layout import Kind
+from kvcairn_protocol.record import HEADER_BYTES
 
 Bytes = bytes | bytearray | memoryview
 UNKNOWN_WRITER = "unknown"
 """Of records that were stored before writers were remembered (data format 1)."""
 
 MAX_WRITER_BYTES = 32
+
+
+PLAIN = b""
+KEY_ID_BYTES = 8
+CIPHER_BYTES = 52
+"""What encryption adds to a value: magic, key id, salt, nonce and tag (cipher.py)."""
 
 
 class RecordKey(NamedTuple):
@@ -35,7 +42,8 @@ class Entry:
     parent: the first 16 bytes of the parent's key, zeros for none. block_tokens: 0 for unchained layouts.
     raw_bytes, stored_bytes: the payload's lengths. created, last_used: seconds since the epoch. uses: fetched or
     touched since it was stored. writer: the id of the token that stored it, printable ASCII, at most MAX_WRITER_BYTES;
-    one string for all records of a writer, so that it costs a record no more than a pointer.
+    one string for all records of a writer, so that it costs a record no more than a pointer. key_id: of the key that
+    its value is encrypted with (encrypted.py), KEY_ID_BYTES; empty for a value that is stored as it travelled.
     """
 
     position: int
@@ -47,6 +55,12 @@ class Entry:
     last_used: float
     uses: int = 0
     writer: str = UNKNOWN_WRITER
+    key_id: bytes = PLAIN
+
+    @property
+    def value_bytes(self) -> int:
+        """How long the value is that a store keeps: header, payload, and what encryption adds."""
+        return HEADER_BYTES + self.stored_bytes + (CIPHER_BYTES if self.key_id else 0)
 
     def copied(self) -> "Entry":
         """A copy; dataclasses.replace takes six times as long, and a fetch copies thousands."""
@@ -60,6 +74,7 @@ class Entry:
             self.last_used,
             self.uses,
             self.writer,
+            self.key_id,
         )
 
 

@@ -61,6 +61,9 @@ def _settings(name: str, change: TenantChange) -> TenantSettings:
 
 def _checked(service: Service, known: KeptTenant | None, settings: TenantSettings) -> TenantSettings:
     check_strategies(settings.strategy, service.layouts.of(known.id) if known else ())
+    if settings.encrypt and not service.encryption.has_keys:
+        raise RuleBroken("encrypt: this service has no key for it; set KVCAIRN_ENCRYPTION_KEY_FILE, and restart it")
+    service.encryption.note_change()
     return settings
 
 
