@@ -7,6 +7,7 @@ import typer
 from kvcairn_service.cli_admin import layouts_command, stats_command, tenants_app
 from kvcairn_service.cli_data import backup_command, check_command
 from kvcairn_service.cli_pins import pins_app
+from kvcairn_service.cli_purge import purge_command
 from kvcairn_service.cli_serve import serve_command
 from kvcairn_service.routes.service import version
 
@@ -47,6 +48,7 @@ def version_command() -> None:
 app.command("serve")(serve_command)
 app.command("stats")(stats_command)
 app.command("layouts")(layouts_command)
+app.command("purge")(purge_command)
 app.command("check")(check_command)
 app.command("backup")(backup_command)
 app.add_typer(tenants_app, name="tenants")

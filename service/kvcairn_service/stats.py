@@ -62,11 +62,12 @@ def kind_stats(usage: Usage, *, now_seconds: float) -> KindStats:
         expired_records=usage.expired_records,
         quarantined_records=usage.quarantined_records,
         deleted_records=usage.deleted_records,
+        purged_records=usage.purged_records,
         oldest_seconds=_age(usage.oldest_created, now_seconds) if there else None,
         idle_seconds=_age(usage.latest_use, now_seconds) if there else None,
-    )
         pinned_records=usage.pinned_records,
         pinned_bytes=usage.pinned_bytes,
+    )
 
 
 def layout_stats(layout: bytes, lookups: Lookups) -> LayoutStats:

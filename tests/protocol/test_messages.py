@@ -14,8 +14,12 @@ REQUESTS: list[tuple[type[BaseModel], dict[str, Any]]] = [
     (messages.PrefixRequest, {"layout": HEX, "block_keys": [HEX, HEX]}),
     (messages.RecordsRequest, {"layout": HEX, "records": [{"kind": "history", "key": HEX}]}),
     (messages.ReportRequest, {"layout": HEX, "kind": "state", "key": HEX}),
-    (messages.TenantSettings, {"strategy": {"kind": "zero"}, "codec": "raw", "quota_bytes": 1, "ttl_seconds": 0.5}),
-]
+    (messages.PinRequest, {"layout": HEX, "block_keys": [HEX], "ttl_seconds": 60.0, "name": "prompt"}),
+    (messages.TenantSettings, {
+        "strategy": {"kind": "zero"}, "codec": "raw", "quota_bytes": 1, "ttl_seconds": 0.5, "pin_quota_bytes": 0,
+        "encrypt": True,
+    }),
+]  # fmt: skip
 ANSWERS: list[tuple[type[BaseModel], dict[str, Any]]] = [
     (messages.LookupAnswer, {
         "history_blocks": 2, "hit_tokens": 1024, "state_tokens": [1024, 512],
@@ -30,12 +34,22 @@ ANSWERS: list[tuple[type[BaseModel], dict[str, Any]]] = [
     (messages.TokenCreated, {"id": "a", "token": "b"}),
     (messages.Tenant, {
         "name": "default", "strategy": {"kind": "anchored"}, "codec": "auto", "quota_bytes": None, "ttl_seconds": None,
+        "pin_quota_bytes": None, "encrypt": False,
+    }),
+    (messages.Pins, {
+        "pins": [{
+            "id": HEX[:32], "name": None, "layout": HEX, "history_blocks": 2, "pinned_tokens": 1024,
+            "state_tokens": [1024, 512], "records": 4, "present_records": 3, "charged_bytes": 16384, "created": 1.5,
+            "expires": 2.5,
+        }],
+        "pinned_bytes": 16384, "pin_quota_bytes": 20480,
     }),
     (messages.ServiceInfo, {
         "name": "kvcairn", "version": "0.1.0", "api": 1, "generation": "g", "open": True, "features": [],
         "tenant_id": "t",
         "limits": {
             "layouts_per_tenant": 256, "layout_bytes": 1, "keys_per_request": 1, "record_bytes": 1, "body_bytes": 1,
+            "pins_per_tenant": 256, "pin_seconds": 60,
         },
     }),
     (messages.Problem, {"type": "about:blank", "title": "Gone", "status": 404, "detail": "x", "request_id": None}),

@@ -44,7 +44,7 @@ def test_tenants_are_made_changed_listed_and_removed(kvcairn):
     assert made.exit_code == 0, made.output
     assert json.loads(made.stdout) == {
         "name": "cli", "strategy": {"kind": "periodic", "every_tokens": 4096}, "codec": "auto",
-        "quota_bytes": 10 << 30, "ttl_seconds": 604_800.0,
+        "quota_bytes": 10 << 30, "ttl_seconds": 604_800.0, "pin_quota_bytes": None, "encrypt": False,
     }  # fmt: skip
     changed = json.loads(kvcairn("tenants", "set", "cli", "--quota", "none", "--codec", "zstd", "--json").stdout)
     assert (changed["quota_bytes"], changed["codec"], changed["ttl_seconds"]) == (None, "zstd", 604_800.0)

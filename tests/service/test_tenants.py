@@ -225,7 +225,7 @@ class TestSettings:
         assert made.status_code == 200
         assert made.json() == {
             "name": "tuned", "strategy": {"kind": "periodic", "every_tokens": 4096}, "codec": "auto",
-            "quota_bytes": 10 << 20, "ttl_seconds": None,
+            "quota_bytes": 10 << 20, "ttl_seconds": None, "pin_quota_bytes": None, "encrypt": False,
         }  # fmt: skip
         patched = admin.http.patch(url, json={"codec": "raw", "ttl_seconds": 60, "strategy": {"kind": "full"}}).json()
         assert (patched["strategy"], patched["codec"], patched["quota_bytes"]) == ({"kind": "full"}, "raw", 10 << 20)
