@@ -16,7 +16,7 @@ from certificates import place, write, write_ca
 from kvcairn_service.cli import app
 from kvcairn_service.errors import SettingsError
 from kvcairn_service.settings import load_settings
-from kvcairn_service.tls import HANDSHAKES, TlsFiles, server_context
+from kvcairn_service.tls import HANDSHAKES, ServerTls, TlsFiles, server_context
 from service_caller import Caller
 from service_samples import chain, chain_records, layout_document
 from serving import running_service
@@ -181,7 +181,8 @@ class TestRefused:
             assert wrapped.recv(100).startswith(b"HTTP/1.1 200")
             assert not wrapped.session.has_ticket
 
-    def test_a_handshake_that_never_comes_is_cut_and_their_number_is_bounded(self, fleet):
+    def test_a_handshake_that_never_comes_is_cut(self, fleet):
+        """Also where there are more of them than may be."""
         with contextlib.ExitStack() as opened:
             silent = [
                 opened.enter_context(socket.create_connection((NAME, fleet.port), 10))
@@ -191,6 +192,19 @@ class TestRefused:
             assert len(ended) == len(silent)
         with fleet.http(fleet.client) as http:
             assert eventually(lambda: http.get("/readyz").status_code == 200), "all were let go of"
+
+    def test_handshakes_count_from_their_first_byte_on_until_they_are_let_go_of(self, fleet):
+        """uvicorn counts connections that have shaken hands, and would let any number of others wait."""
+        tls = ServerTls(TlsFiles(*fleet.server), max_connections=3)
+
+        def accept():
+            return tls.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True)
+
+        waiting = [accept() for _ in range(3)]
+        with pytest.raises(ConnectionAbortedError, match="more than 3"):
+            accept()
+        waiting.pop()
+        assert accept() is not None
 
     def test_failed_handshakes_are_counted_and_only_some_are_logged(self, fleet):
         with fleet.http(fleet.client) as http:
