@@ -27,6 +27,7 @@ BENCHMARKS = (
     "clients",
     "peers",
     "lookup",
+    "start",
     "miss",
     "churn",
     "codecs",

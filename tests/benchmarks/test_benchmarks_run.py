@@ -13,7 +13,18 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-FIGURES = {"lab": 2, "flash": 4, "attach": 1, "cold": 1, "store": 2, "latency": 4, "clients": 1, "restore": 1, "mac": 4}
+FIGURES = {
+    "lab": 2,
+    "flash": 4,
+    "attach": 1,
+    "cold": 1,
+    "store": 2,
+    "latency": 4,
+    "clients": 1,
+    "start": 1,
+    "restore": 1,
+    "mac": 4,
+}
 """How many figures each benchmark gives."""
 
 FILES_FIGURES, REDIS_FIGURES, MEMCACHED_FIGURES = 3, 4, 4
