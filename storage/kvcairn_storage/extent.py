@@ -1,8 +1,7 @@
 """Whether a data file is as long as its tree: whoever reads a mapped page beyond the end of the file is killed.
 
 A sound file may be shorter than its highest page: what one transaction took at the end and gave back is never written.
-So the writer makes such a file longer after each commit, and what is shorter than it once was has been cut. With
-lmdb.py and salvage.py the only module that imports lmdb.
+So the writer makes such a file longer after each commit, and what is shorter than it once was has been cut.
 """
 
 import logging

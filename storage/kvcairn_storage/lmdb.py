@@ -1,14 +1,12 @@
-"""LmdbStore: records and documents in one LMDB environment. With extent.py and salvage.py all that imports lmdb.
+"""LmdbStore: records and documents in one LMDB environment.
 
 Four tables: records (header and payload as they travelled), entries (what lookups and accounting need, so that they
 never touch a value), documents, and meta. Always synced, never a writable map: after a power loss the tree is whole
 and every acknowledged record is there. Why so, and what was measured: docs/decisions/lmdb.md.
 """
 
-import errno
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -20,29 +18,25 @@ import lmdb
 from kvcairn_storage.allocator import keep_freed_memory
 from kvcairn_storage.directory import DATA_NAME, READERS_NAME, DataDirectory, is_full, new_data_file, read_identity
 from kvcairn_storage.documents import document_row, seal, unseal
+from kvcairn_storage.environment import DAMAGE, Environment, translated
 from kvcairn_storage.errors import StorageError, StoreClosed, StoreFull, StoreUnreadable
-from kvcairn_storage.extent import Length, check_trees, extend
+from kvcairn_storage.extent import extend
 from kvcairn_storage.integrity import Opened, as_stored, row_faults
 from kvcairn_storage.rows import pack_entry, pack_key, unpack_entry, unpack_key, when_stored
 from kvcairn_storage.salvage import set_damaged_aside
 from kvcairn_storage.slot import PAGE_BYTES
 from kvcairn_storage.store import Bytes, Entry, Put, RecordKey
 from kvcairn_storage.strays import drop_strays, has_strays
-from kvcairn_storage.structure import check_metas
 from kvcairn_storage.writer import GroupWriter
 
-TABLES = (b"records", b"entries", b"documents", b"meta")
 RECORDS_PER_READ = 16
 """What is deleted while a transaction reads cannot be re-used before it ends; so the check of a whole store reads in
 short ones. Only `scan`, which must show one moment, and `backup` read for as long as they take."""
 
-MAX_READERS = 1024
 SLACK_BYTES = 256 << 20
 Work = Callable[["lmdb.Transaction[bytes]"], object]
 _Row = tuple[bytes, bytes, Sequence[Bytes]]
 _Use = tuple[bytes, tuple[float, int]]
-_ENDS_WRITING = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.PanicError)
-_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOG = logging.getLogger(__name__)
 
 
@@ -54,33 +48,13 @@ def map_bytes_for(capacity_bytes: int) -> int:
     return (capacity_bytes * 5 // 4 + SLACK_BYTES) // 4096 * 4096
 
 
-class LmdbReader:
+class LmdbReader(Environment):
     """What can be read, also beside a running service and from another process. Thread-safe; ends at a fork."""
-
-    _spare_txns = 8
-    _check_file: Callable[[lmdb.Environment, Path], object] = staticmethod(check_trees)
 
     def __init__(self, path: Path) -> None:
         """Open an existing directory read-only; UnknownFormat if it is not ours, StoreUnreadable if it is broken."""
         self.identity = read_identity(path)
         self._open(path, readonly=True, map_size=0, create=False)
-
-    def _open(self, path: Path, *, readonly: bool, map_size: int, create: bool) -> None:
-        self.path = path
-        self._pid = os.getpid()
-        self._readers = threading.Condition()
-        self._reading_now, self._closed = 0, False
-        with _translated(f"{path} cannot be opened"):
-            if not create:
-                check_metas(path / DATA_NAME)
-            self._env = lmdb.open(
-                os.fspath(path), map_size=map_size, readonly=readonly, create=create,
-                max_dbs=len(TABLES), max_readers=MAX_READERS, mode=0o600, max_spare_txns=self._spare_txns,
-            )  # fmt: skip
-            self._check_file(self._env, path / DATA_NAME)
-            self._length = Length(path / DATA_NAME)
-            names = (self._env.open_db(name, create=create) for name in TABLES)
-            self._records, self._entries, self._documents, self._meta = names
 
     def get(self, key: RecordKey) -> bytes | None:
         with self._reading() as txn:
@@ -172,51 +146,9 @@ class LmdbReader:
         The copy reads for as long as it takes, and what is deleted meanwhile cannot be re-used before it ends. One that
         was killed is no data directory, and refused as such.
         """
-        failing = _translated(f"{self.path} cannot be copied to {target}")
+        failing = translated(f"{self.path} cannot be copied to {target}")
         with self._map_in_use(), failing, new_data_file(target) as descriptor:
             self._env.copyfd(descriptor, compact=True)
-
-    def close(self) -> None:
-        """Wait for readers, then unmap; closing twice is fine."""
-        with self._readers:
-            self._closed = True
-            self._readers.wait_for(lambda: self._reading_now == 0)
-        self._env.close()
-        self._length.close()
-
-    @contextmanager
-    def _reading(self) -> "Iterator[lmdb.Transaction[bytes]]":
-        """A read transaction whose values are copies."""
-        with self._map_in_use(), self._env.begin() as txn:
-            yield txn
-
-    @contextmanager
-    def _viewing(self) -> "Iterator[lmdb.Transaction[memoryview[int]]]":
-        """A read transaction whose values are views into the map, good until it ends."""
-        with self._map_in_use(), self._env.begin(buffers=True) as txn:
-            yield txn
-
-    @contextmanager
-    def _map_in_use(self) -> Iterator[None]:
-        """Keep the map from being unmapped."""
-        self._check_process()
-        with self._readers:
-            if self._closed:
-                raise StoreClosed(f"the store in {self.path} is closed")
-            self._reading_now += 1
-        try:
-            self._length.check()
-            with _translated(f"{self.path} cannot be read"):
-                yield
-        finally:
-            with self._readers:
-                self._reading_now -= 1
-                self._readers.notify_all()
-
-    def _check_process(self) -> None:
-        """An environment that came over a fork shares locks and map with its parent: nothing may be done with it."""
-        if os.getpid() != self._pid:
-            raise StoreClosed(f"the store in {self.path} belongs to process {self._pid}; open it anew after a fork")
 
 
 class LmdbStore(LmdbReader):
@@ -233,7 +165,7 @@ class LmdbStore(LmdbReader):
         self._readers_file = -1
         self._directory = DataDirectory(path)
         try:
-            with _translated(f"{path} cannot be opened"):
+            with translated(f"{path} cannot be opened"):
                 documents = set_damaged_aside(self._directory)
             self._open(path, readonly=False, map_size=map_bytes, create=True)
             self._put_in_order(documents)
@@ -245,7 +177,7 @@ class LmdbStore(LmdbReader):
 
     def _put_in_order(self, documents: Mapping[bytes, bytes]) -> None:
         """Keep what was saved of a damaged file, drop rows that cannot be true, and let go of readers that died."""
-        with _translated(f"{self.path} cannot be written"):
+        with translated(f"{self.path} cannot be written"):
             self._env.reader_check()
             self._readers_file = _fill(self.path / READERS_NAME)
         if documents:
@@ -298,11 +230,10 @@ class LmdbStore(LmdbReader):
     def _commit(self, works: Sequence[Work]) -> list[object]:
         self._length.check()
         try:
-            with _translated(f"{self.path} cannot be written"), self._env.begin(write=True) as txn:
+            with translated(f"{self.path} cannot be written"), self._env.begin(write=True) as txn:
                 results = [work(txn) for work in works]
-        except StoreUnreadable as error:
-            if isinstance(error.__cause__, _ENDS_WRITING):
-                self._note_fault(error)
+        except (StoreUnreadable, StoreClosed) as error:
+            self._mend(error)
             if is_full(self.path):  # LMDB calls a write that was cut short an input/output error
                 raise StoreFull(f"the file system of {self.path} is full: {error}") from error
             raise
@@ -310,10 +241,21 @@ class LmdbStore(LmdbReader):
         self._length.note()
         return results
 
-    def _note_fault(self, error: StoreUnreadable) -> None:
+    def _mend(self, error: StorageError) -> None:
+        """After a failed commit: open anew what LMDB refuses from then on, and note what no opening helps."""
+        try:
+            if self.is_dead():
+                self._reopen()
+                _LOG.error("%s; the file was opened anew", error)
+            elif isinstance(error.__cause__, DAMAGE):
+                self._note_fault(error)
+        except StorageError as again:
+            self._note_fault(again)
+
+    def _note_fault(self, error: StorageError) -> None:
         if self._fault is None:
             _LOG.critical("nothing can be stored any more, and only a restart helps: %s", error)
-        self._fault = str(error)
+            self._fault = str(error)
 
     def _make_room(self) -> None:
         """Free readers that died, and commit once: LMDB re-uses pages only two transactions after they were freed."""
@@ -347,17 +289,3 @@ def _fill(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     os.posix_fallocate(descriptor, 0, path.stat().st_size)
     return descriptor
-
-
-@contextmanager
-def _translated(what: str) -> Iterator[None]:
-    """Turn the errors of lmdb and of the disk into this package's own: the one border where lmdb's are known."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except (lmdb.MapFullError, lmdb.DiskError, lmdb.TxnFullError) as error:
-        raise StoreFull(f"{what}: {error}") from error
-    except (lmdb.Error, OSError) as error:
-        number = error.errno if isinstance(error, OSError) else error.code
-        raise (StoreFull if number in _FULL_ERRNOS else StoreUnreadable)(f"{what}: {error}") from error

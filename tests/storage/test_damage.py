@@ -5,6 +5,7 @@ The long form of the first test is tests/torture/disk; structure and strays are 
 
 import random
 import shutil
+import struct
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from damage import DOCUMENT, MAP_BYTES, PAGE, compact, fill, flip, survey, tree_
 from kvcairn_storage.directory import DAMAGED_NAME, read_identity
 from kvcairn_storage.errors import StoreUnreadable
 from kvcairn_storage.lmdb import LmdbReader, LmdbStore
+from kvcairn_storage.prefixes import PrefixStore
 from kvcairn_storage.store import RecordKey
 from kvcairn_storage.structure import structure_fault
 
@@ -88,6 +90,33 @@ def test_a_document_that_was_flipped_is_not_there(copied):
     assert store.documents("tenants") == {}
     assert store.get_document("tenants", "default") is None
     store.close()
+
+
+def test_a_record_whose_entry_was_flipped_is_found_by_reading_it(copied):
+    """The entry says another length than the record has: whoever promised that length could never send it."""
+    directory, journal = copied
+    key = list(journal)[100]
+    entry = struct.pack("<QQQ", 128, 5000, 5000)  # block_tokens, raw_bytes, stored_bytes
+    content = (directory / "data.mdb").read_bytes()
+    (row,) = [at for at in places_of(content, entry) if 0 <= at - content.rfind(key.key, 0, at) < 128]
+    flip(directory / "data.mdb", at=row + 16, bit=3)
+    store = PrefixStore(LmdbStore(directory, map_bytes=MAP_BYTES), capacity_bytes=32 << 20)
+    found = store.entry(key)
+    assert found is not None
+    assert (found.raw_bytes, found.stored_bytes) == (5000, 5000 ^ 8)
+    assert store.quarantine(key)
+    assert not any(store.quarantine(each) for each in journal)
+    assert store.exists([key]) == [False]
+    store.close()
+
+
+def test_the_table_of_readers_has_its_disk_space_from_the_start(copied):
+    """LMDB maps it: on a full disk a page of it that was never written would end the process."""
+    directory, _ = copied
+    (directory / "lock.mdb").unlink(missing_ok=True)
+    LmdbStore(directory, map_bytes=MAP_BYTES).close()
+    status = (directory / "lock.mdb").stat()
+    assert status.st_blocks * 512 >= status.st_size > PAGE
 
 
 def test_where_a_tree_is_damaged_the_file_is_set_aside_the_documents_stay_and_the_generation_is_new(copied, caplog):
