@@ -4,6 +4,8 @@ import contextlib
 import json
 import socket
 import ssl
+import subprocess
+import sys
 import time
 
 import httpx
@@ -19,7 +21,7 @@ from kvcairn_service.settings import load_settings
 from kvcairn_service.tls import HANDSHAKES, ServerTls, TlsFiles, server_context
 from service_caller import Caller
 from service_samples import chain, chain_records, layout_document
-from serving import running_service
+from serving import running_service, service_environment
 from sockets import eventually, head
 
 ADMIN = "admin-secret-token"
@@ -73,7 +75,7 @@ def fleet(tmp_path_factory):
     directory = tmp_path_factory.mktemp("fleet")
     made = Fleet(directory)
     env = {
-        "KVCAIRN_ADMIN_TOKEN": ADMIN, "KVCAIRN_STALL_SECONDS": "0.6", "KVCAIRN_HEADER_SECONDS": "0.6",
+        "KVCAIRN_ADMIN_TOKEN": ADMIN, "KVCAIRN_STALL_SECONDS": "2", "KVCAIRN_HEADER_SECONDS": "2",
         "KVCAIRN_MAX_CONNECTIONS": str(CONNECTIONS), "KVCAIRN_UDS": str(directory / "s"),
     }  # fmt: skip
     flags = tuple(map(str, made.flags()))
@@ -216,6 +218,35 @@ class TestRefused:
                     sock.recv(100)
             assert caller.metric("kvcairn_tls_handshakes_failed_total") == before + 150
         assert 1 <= fleet.service.log().count("handshake failed: http request") < 120
+
+
+class TestProbe:
+    """The health check of a container, which has no certificate to show."""
+
+    @staticmethod
+    def probed(variables):
+        command = [sys.executable, "-m", "kvcairn_service.probe"]
+        env = service_environment({name: str(value) for name, value in variables.items()})
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    def test_under_mutual_tls_it_goes_by_the_unix_socket(self, fleet):
+        mutual = {
+            "KVCAIRN_PORT": fleet.port, "KVCAIRN_TLS_CERT": fleet.server.cert, "KVCAIRN_TLS_CLIENT_CA": fleet.ca
+        }  # fmt: skip
+        path = fleet.service.uds_url.removeprefix("unix:")
+        assert self.probed({**mutual, "KVCAIRN_UDS": path}).returncode == 0
+        refused = self.probed(mutual)
+        assert (refused.returncode, "KVCAIRN_UDS" in refused.stderr) == (1, True)
+        assert self.probed({"KVCAIRN_UDS": f"{path}.not"}).returncode == 1
+
+    def test_over_tls_it_needs_no_certificate_and_neither_does_anybody_else(self, fleet, tmp_path):
+        flags = ("--tls-cert", str(fleet.server.cert), "--tls-key", str(fleet.server.key))
+        with running_service(tmp_path / "data", *flags) as service:
+            port = service.url.rsplit(":", 1)[1]
+            assert self.probed({"KVCAIRN_PORT": port, "KVCAIRN_TLS_CERT": fleet.server.cert}).returncode == 0
+            assert self.probed({"KVCAIRN_PORT": port}).returncode == 1, "which asks by plain HTTP"
+            with httpx.Client(base_url=service.url, verify=fleet.context(), trust_env=False) as http:
+                assert http.get("/v1/service").json()["open"] is True
 
 
 class TestCommands:
