@@ -78,18 +78,23 @@ class Turns:
         self._held[tenant] -= 1
         if not self._held[tenant]:
             del self._held[tenant]
+        self._put_last(tenant)
         self._hand_out()
 
     def _hand_out(self) -> None:
         while (tenant := self._next()) is not None:
-            turns = self._waiting.pop(tenant)
-            turn = turns.popleft()
-            if turns:
-                self._waiting[tenant] = turns
+            turn = self._waiting[tenant].popleft()
+            self._put_last(tenant)
             if not turn.done():
                 self._free -= 1
                 self._held[tenant] += 1
                 turn.set_result(None)
+
+    def _put_last(self, tenant: str) -> None:
+        """Among those that wait, if it does; others come first where they have as few places."""
+        turns = self._waiting.pop(tenant, None)
+        if turns:
+            self._waiting[tenant] = turns
 
     def _next(self) -> str | None:
         """The waiting tenant with the fewest places, if it may have another; who was served last comes last there."""
