@@ -74,7 +74,6 @@ class Spawner:
         self._process = subprocess.Popen(
             [sys.executable, PROGRAM], env=service_environment(env), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        assert self.ask(ready=True)
 
     def start(self, *flags: str) -> Spawned:
         """Fork a `kvcairn serve` with these flags; returns at once."""
@@ -99,6 +98,7 @@ class Spawner:
 def spawning(log_directory: Path, env: Mapping[str, str] | None = None) -> Iterator[Spawner]:
     spawner = Spawner(log_directory, env)
     try:
+        assert spawner.ask(ready=True)
         yield spawner
     finally:
         spawner.close()

@@ -133,6 +133,22 @@ class Book:
         return [other for other in others if other in self.records]
 
 
+def least_bytes(book: Book, place: Place, *, busy: Collection[Place], tenant: int | None) -> int:
+    """What is left at least where all went that may always go for this record: window rows, and leaves of its kind.
+
+    What shares of the other kinds allow comes on top, so that no record may be refused that fits beside this.
+    """
+    alive = {each for each in book.records if tenant in (None, each.tenant)}
+    while True:
+        parents = {book.above(each) for each in alive if each.kind == "history"}
+        may_go = alive - parents - set(busy)
+        victims = {each for each in may_go if each.kind in ("window", place.kind)}
+        victims |= {other for each in victims for other in book.companions(each) if other not in busy}
+        if not victims & alive:
+            return sum(book.records[each].charged_bytes for each in alive)
+        alive -= victims
+
+
 def eviction_faults(
     book: Book, gone: Collection[Place], *, busy: Collection[Place], tenant: int | None, limit_bytes: int
 ) -> list[str]:

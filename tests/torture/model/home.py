@@ -10,7 +10,7 @@ from service_samples import RECORDS
 from torture.spawner import Spawned, Spawner
 
 ADMIN = "model-admin"
-CAPACITY_BYTES = 48 * 4096
+CAPACITY_BYTES = 40 * 4096
 
 
 class Home:
