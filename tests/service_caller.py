@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 
 from service_samples import RECORDS, canonical, fingerprint
+from serving import ServiceProcess
 
 
 class Caller:
@@ -51,3 +52,10 @@ class Caller:
             if line.split("{")[0].split(" ")[0] == name and all(each in line for each in wanted):
                 return float(line.rsplit(" ", 1)[1])
         return 0.0
+
+
+def operations_of(service: ServiceProcess, *, token: str | None = None) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+    """Method and path of every operation that the service's own document lists, and the document."""
+    with service.http(token=token) as http:
+        document: dict[str, Any] = http.get("/openapi.json").json()
+    return [(method.upper(), path) for path, found in document["paths"].items() for method in found], document
