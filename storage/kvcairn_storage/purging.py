@@ -75,7 +75,7 @@ class Purging:
 
     def _slots(self, tenant: str, layout: bytes | None) -> list[Slot]:
         with self._lock:
-            return list(self._space.slots(tenant, layout))
+            return self._space.slots(tenant, layout)
 
     def _pass(self, suspects: Suspects, selection: Selection) -> list[Suspect]:
         return suspects.among(self._slots(selection.tenant, selection.layout))

@@ -4,7 +4,7 @@ Reserve, write, commit: a reservation counts before a byte is written, and what 
 from the disk, so that neither the capacity nor a quota is exceeded whatever fails and however many write at once.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from kvcairn_protocol.layout import Kind
@@ -67,12 +67,14 @@ class Space:
         slot = self.find(key)
         return slot if slot is not None and slot.phase is Phase.PRESENT else None
 
-    def slots(self, tenant: str | None = None, layout: bytes | None = None) -> Iterator[Slot]:
-        """Every slot, or those of a tenant, or of one layout of it."""
+    def slots(self, tenant: str | None = None, layout: bytes | None = None) -> list[Slot]:
+        """Every slot, or those of a tenant, or of one layout of it: a copy, to be looked through without the lock."""
+        found: list[Slot] = []
         for (owner, fingerprint), shelf in self._shelves.items():
             if tenant in (None, owner) and layout in (None, fingerprint):
                 for known in shelf.slots.values():
-                    yield from known.values()
+                    found.extend(known.values())
+        return found
 
     def misplaces(self, key: RecordKey, entry: Entry) -> bool:
         """Whether a block's parent is there but not one block before it."""
@@ -220,7 +222,7 @@ class Space:
 
     def faults(self) -> list[str]:
         """What breaks the accounting identity: every sum is that of the records that are here or on their way."""
-        found = list(self.slots())
+        found = self.slots()
         counted = sum(slot.phase in (Phase.PRESENT, Phase.LEAVING) for slot in found)
         by_sums = sum(usage.records for usage in self._ledger.usages(None))
         faults = self._charges.faults([slot for slot in found if slot.phase in (Phase.WRITING, Phase.PRESENT)])

@@ -58,11 +58,12 @@ def test_a_writers_blocks_go_with_all_that_was_computed_from_them_whoever_stored
     assert sum(usage.purged_records for usage in store.usage()) == 12
 
 
-def test_behind_a_bad_state_the_blocks_go_and_the_block_at_its_key_stays(store: PrefixStore) -> None:
+def test_behind_a_bad_state_the_blocks_go_and_what_else_stands_at_its_key_stays(store: PrefixStore) -> None:
     chain = make_chain(KEYS)
-    store.put([*by("good", *chain), *by("bad", make_state(chain[2]))]).result(SECONDS)
+    window = make_state(chain[2], kind=Kind.WINDOW)
+    store.put([*by("good", *chain, window), *by("bad", make_state(chain[2]))]).result(SECONDS)
     assert store.purging.purge(BAD) == Purged(4, 3, 3 * RECORD_BYTES + 128 + len(b"state"))
-    assert left(store, *chain) == [True, True, True, False, False, False]
+    assert left(store, *chain, window) == [True, True, True, False, False, False, True]
 
 
 def test_a_state_whose_block_is_not_there_follows_from_the_block_before(store: PrefixStore) -> None:
