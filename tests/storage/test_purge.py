@@ -166,6 +166,17 @@ def test_a_held_record_that_is_purged_is_a_miss_at_once(store: PrefixStore) -> N
         assert [store.get(record.key) for record in chain] == [None] * 6
 
 
+def test_a_pinned_record_goes_like_all_others_and_its_pin_waits_for_what_is_stored_anew(store: PrefixStore) -> None:
+    chain = make_chain(KEYS)
+    store.put(by("bad", *chain)).result(SECONDS)
+    pin = store.pins.pin(tenant="t", layout=LAYOUT, pin_id="p", keys=KEYS, block_tokens=128, limit_bytes=100 * 4096).pin
+    assert pin is not None
+    assert store.purging.purge(BAD).records == 6
+    assert (left(store, *chain), store.pins.present_records(pin)) == ([False] * 6, 0)
+    store.put(by("good", *chain)).result(SECONDS)
+    assert store.pins.present_records(pin) == 6
+
+
 def test_where_the_disk_refuses_in_the_middle_the_rest_is_found_again(clock: ManualClock) -> None:
     """Descendants are deleted first: were it the other way round, nothing would lead to them any more."""
     disk = RefusingOneDeletion(MemoryStore())
