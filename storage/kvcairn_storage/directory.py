@@ -25,7 +25,8 @@ READ_FORMATS = (1, 2)
 
 FULL_BELOW_BYTES = 1 << 20
 FORMAT_NAME, LOCK_NAME, DATA_NAME = "kvcairn.json", "kvcairn.lock", "data.mdb"
-READERS_NAME, DAMAGED_NAME = "lock.mdb", "data.mdb.damaged"
+READERS_NAME, DAMAGED_NAME, SUSPECT_NAME = "lock.mdb", "data.mdb.damaged", "kvcairn.suspect"
+"""LMDB's table of readers; a damaged file that was set aside; what asks the next start for a closer look."""
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,14 +9,22 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import lmdb
 
 from kvcairn_storage.allocator import keep_freed_memory
-from kvcairn_storage.directory import DATA_NAME, READERS_NAME, DataDirectory, is_full, new_data_file, read_identity
+from kvcairn_storage.directory import (
+    DATA_NAME,
+    READERS_NAME,
+    SUSPECT_NAME,
+    DataDirectory,
+    is_full,
+    new_data_file,
+    read_identity,
+)
 from kvcairn_storage.documents import document_row, seal, unseal
 from kvcairn_storage.environment import DAMAGE, Environment, translated
 from kvcairn_storage.errors import StorageError, StoreClosed, StoreFull, StoreUnreadable
@@ -256,6 +264,8 @@ class LmdbStore(LmdbReader):
         if self._fault is None:
             _LOG.critical("nothing can be stored any more, and only a restart helps: %s", error)
             self._fault = str(error)
+            with suppress(OSError):
+                (self.path / SUSPECT_NAME).touch()
 
     def _make_room(self) -> None:
         """Free readers that died, and commit once: LMDB re-uses pages only two transactions after they were freed."""

@@ -183,6 +183,14 @@ def _check_packing(nodes: Nodes, numbers: Numbers, page_bytes: int, upper: Numbe
         raise Damage(f"page {numbers[starts[wrong][0] // page_bytes]} has nodes that overlap, or room between them")
 
 
+def read_value_pages(descriptor: int, number: int, *, page_bytes: int) -> int:
+    """How many pages the value has that begins at that page, as it says itself; Damage where none does."""
+    own_number, _, flags, low, high = _HEADER.unpack(os.pread(descriptor, HEADER_BYTES, number * page_bytes))
+    if (own_number, flags) != (number, OVERFLOW):
+        raise Damage(f"page {number} is not the first of a value")
+    return int(low | high << 16)
+
+
 def page_numbers(nodes: Nodes, index: Numbers) -> Numbers:
     """Where the values of these nodes begin that lie on pages of their own."""
     octets = nodes.pages[nodes.values_at[index][:, None] + np.arange(8)]

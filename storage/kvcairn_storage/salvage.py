@@ -12,11 +12,12 @@ import resource
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import lmdb
 
-from kvcairn_storage.directory import DAMAGED_NAME, DATA_NAME, READERS_NAME, DataDirectory
+from kvcairn_storage.directory import DAMAGED_NAME, DATA_NAME, READERS_NAME, SUSPECT_NAME, DataDirectory
 from kvcairn_storage.documents import unseal
 from kvcairn_storage.structure import structure_fault
 
@@ -30,8 +31,10 @@ def set_damaged_aside(directory: DataDirectory) -> dict[bytes, bytes]:
 
     For who holds the directory, before the file is opened. OSError where the file can be neither read nor renamed.
     """
-    data = directory.path / DATA_NAME
-    fault = structure_fault(data)
+    data, suspect = directory.path / DATA_NAME, directory.path / SUSPECT_NAME
+    fault = structure_fault(data, reads_values=suspect.exists())
+    with suppress(OSError):  # on a disk that cannot be written the next start looks as closely
+        suspect.unlink(missing_ok=True)
     if fault is None:
         return {}
     documents = _documents(directory.path)

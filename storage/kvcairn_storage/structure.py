@@ -30,6 +30,7 @@ from kvcairn_storage.pages import (
     read_nodes,
     read_pages,
     read_table,
+    read_value_pages,
 )
 
 BATCH_PAGES = 1024
@@ -38,10 +39,11 @@ UNWRITTEN_BYTES = 1 << 30
 """How much longer the tree may be than its file: what one commit took at the end and gave back is never written."""
 
 
-def structure_fault(data: Path, *, commit: int | None = None) -> str | None:
+def structure_fault(data: Path, *, commit: int | None = None, reads_values: bool = False) -> str | None:
     """What is wrong with the trees of a data file; None for a sound, an empty or a missing one.
 
     commit: whose trees, as a reader knows it that holds them while somebody writes; by default the last one's.
+    reads_values: look at the head of every value as well, which takes a read of the disk each.
     Raises OSError where the file cannot be read at all.
     """
     try:
@@ -50,7 +52,10 @@ def structure_fault(data: Path, *, commit: int | None = None) -> str | None:
         return None
     try:
         if os.fstat(descriptor).st_size:
-            _Walk(descriptor, commit).check()
+            walk = _Walk(descriptor, commit)
+            walk.check()
+            if reads_values:
+                walk.check_values()
     except Damage as damage:
         return str(damage)
     finally:
@@ -78,8 +83,8 @@ class _Walk:
         self._descriptor = descriptor
         self._file_bytes = os.fstat(descriptor).st_size
         self._meta: Meta = read_meta(descriptor, commit=commit)
-        self._starts: list[Numbers] = []
-        self._counts: list[Numbers] = []
+        self._trees: list[Numbers] = []
+        self._values: list[tuple[Numbers, Numbers]] = []
         self._free: list[Numbers] = []
 
     def check(self) -> None:
@@ -91,6 +96,19 @@ class _Walk:
             self._free += [self._free_pages(nodes, index) for index in range(len(nodes.at))]
         for nodes in self._leaves("tables", meta.main):
             self._check_tables(nodes)
+        self._check_cover()
+
+    def check_values(self) -> None:
+        """Damage unless every value that has pages of its own begins as LMDB's own does; after `check`.
+
+        It may have more pages than it needs, which are then nobody else's.
+        """
+        for index, (starts, counts) in enumerate(self._values):
+            pages = [read_value_pages(self._descriptor, n, page_bytes=self._meta.page_bytes) for n in starts.tolist()]
+            said = np.array(pages, np.int64)
+            if (said < counts).any():
+                raise Damage(f"the value on page {int(starts[said < counts][0])} has fewer pages than it needs")
+            self._values[index] = starts, said
         self._check_cover()
 
     def _check_tables(self, nodes: Nodes) -> None:
@@ -124,7 +142,7 @@ class _Walk:
         """Pages of one level, of which none may be used elsewhere."""
         if numbers.min() < META_PAGES or numbers.max() >= self._meta.pages or len(numbers) > self._meta.pages:
             raise Damage(f"a branch refers to page {int(numbers.max())} of {self._meta.pages}")
-        self._note(numbers, np.ones_like(numbers))
+        self._trees.append(numbers)
         for start in range(0, len(numbers), BATCH_PAGES):
             some = numbers[start : start + BATCH_PAGES]
             yield read_nodes(read_pages(self._descriptor, some, page_bytes=self._meta.page_bytes), some, kind)
@@ -132,12 +150,9 @@ class _Walk:
     def _note_values(self, nodes: Nodes) -> None:
         index = np.flatnonzero(nodes.flags & BIG)
         if index.size:
-            self._note(page_numbers(nodes, index), (HEADER_BYTES - 1 + nodes.sizes[index]) // self._meta.page_bytes + 1)
-
-    def _note(self, starts: Numbers, counts: Numbers) -> None:
-        """Runs of pages that are in use."""
-        self._starts.append(starts)
-        self._counts.append(counts)
+            starts = page_numbers(nodes, index)
+            counts = (HEADER_BYTES - 1 + nodes.sizes[index]) // self._meta.page_bytes + 1
+            self._values.append((starts, counts))
 
     def _free_pages(self, nodes: Nodes, index: int) -> Numbers:
         """One list of free pages: a count, then their numbers, the highest first."""
@@ -156,8 +171,9 @@ class _Walk:
 
     def _check_cover(self) -> None:
         """No page is used twice, none is free and used, and all are inside the file."""
-        starts = np.concatenate([np.empty(0, np.int64), *self._starts])
-        counts = np.concatenate([np.empty(0, np.int64), *self._counts])
+        trees = np.concatenate([np.empty(0, np.int64), *self._trees])
+        starts = np.concatenate([trees, *(starts for starts, _ in self._values)])
+        counts = np.concatenate([np.ones_like(trees), *(counts for _, counts in self._values)])
         order = np.argsort(starts)
         starts, ends = starts[order], (starts + counts)[order]
         last = min(self._meta.pages, self._file_bytes // self._meta.page_bytes)

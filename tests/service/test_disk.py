@@ -22,23 +22,30 @@ from serving import ServiceProcess, running_service, service_environment, start_
 from sockets import eventually
 
 
-def check_refusals(service: ServiceProcess, kept: Kept) -> None:
-    """On a full disk what needs new space is refused, and every refusal says so; nothing is evicted in vain for it."""
-    large = kept.large
-    wide = {**layout_document(model="wide"), "identity": {"note": "x" * 60_000}}
-    (key,) = chain(large, 1)
-    (record,) = chain_records(large, [key])
+def check_large_is_refused(service: ServiceProcess, kept: Kept) -> None:
+    """A record that needs new space is refused, and the answer says so; nothing is evicted in vain for it."""
+    (key,) = chain(kept.large, 1)
+    (record,) = chain_records(kept.large, [key])
     with kept.caller(service) as caller:
-        path, headers = caller.path(large, "history", key), {"content-type": RECORDS}
-        several = caller.store(record)
+        path, headers = caller.path(kept.large, "history", key), {"content-type": RECORDS}
+        several, one = caller.store(record), caller.http.put(path, content=record, headers=headers)
         assert several.json()["rejected"] == [{"index": 0, "key": key.hex(), "reason": "full"}]
-        refused = [several, caller.http.put(path, content=record, headers=headers), caller.register(wide)]
-        assert [answer.status_code for answer in refused] == [507] * 3
-        assert all(int(answer.headers["retry-after"]) > 0 for answer in refused)
-        assert caller.http.get(f"/v1/layouts/{fingerprint(wide).hex()}").status_code == 404
-        assert caller.exists(large, ("history", key)) == [False]
+        for answer in (several, one):
+            assert answer.status_code == 507
+            assert int(answer.headers["retry-after"]) > 0
+        assert caller.exists(kept.large, ("history", key)) == [False]
     with service.http() as http:
         assert http.get("/readyz").status_code == http.get("/healthz").status_code == 200
+
+
+def check_a_document_is_refused(service: ServiceProcess, kept: Kept) -> None:
+    """So is a layout, and it is not registered."""
+    wide = {**layout_document(model="wide"), "identity": {"note": "x" * 60_000}}
+    with kept.caller(service) as caller:
+        refused = caller.register(wide)
+        assert refused.status_code == 507
+        assert int(refused.headers["retry-after"]) > 0
+        assert caller.http.get(f"/v1/layouts/{fingerprint(wide).hex()}").status_code == 404
 
 
 @contextmanager
@@ -62,14 +69,19 @@ def test_a_full_disk_stops_writing_alone_and_what_was_acknowledged_stays(tmp_pat
             kept.store(service, 20)
             fill_up(data / "foreign")
             kept.check_reading(service)
-            check_refusals(service, kept)
+            check_large_is_refused(service, kept)
+            check_a_document_is_refused(service, kept)
             kept.check_reading(service)
             service.kill()
         with running_service(data, env=ENV) as service:
             kept.check_reading(service)
-            check_refusals(service, kept)
+            check_large_is_refused(service, kept)
+            check_a_document_is_refused(service, kept)
             (data / "foreign").unlink()
             assert kept.store(service, 5)["stored"] == 5
+            kept.check_reading(service)
+            fill_up(data / "foreign", left_bytes=1 << 20)  # a write that is cut short, which LMDB calls another error
+            check_large_is_refused(service, kept)
             kept.check_reading(service)
             assert service.terminate() == 0
             assert "Traceback" not in service.log()
@@ -84,7 +96,8 @@ def test_a_limit_on_the_size_of_files_stops_writing_alone_and_what_was_acknowled
         used_bytes = (tmp_path / "data" / "data.mdb").stat().st_size
         resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (used_bytes, before[1]))
         kept.check_reading(service)
-        check_refusals(service, kept)
+        check_large_is_refused(service, kept)
+        check_a_document_is_refused(service, kept)
         resource.prlimit(service.pid, resource.RLIMIT_FSIZE, before)
         assert kept.store(service, 5)["stored"] == 5
         kept.check_reading(service)
@@ -113,9 +126,10 @@ def test_a_file_that_is_cut_under_a_service_is_read_no_more_and_the_next_start_b
         os.truncate(data, data.stat().st_size // 2)
         asked = [("history", key) for key in kept.keys[:20]]
         with kept.caller(service) as caller:
+            assert caller.http.get(caller.path(kept.document, "history", kept.keys[0])).status_code == 404
             with pytest.raises(httpx.RemoteProtocolError):
                 caller.fetch(kept.document, *asked)
-            assert caller.http.get(caller.path(kept.document, "history", kept.keys[0])).status_code == 404
+            assert caller.exists(kept.document, *asked) == [False] * 20
             assert caller.store(kept.records[20]).status_code == 500
         with service.http() as http:
             assert http.get("/healthz").status_code == http.get("/readyz").status_code == 503
@@ -208,11 +222,11 @@ def command(name: str, *arguments: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
 
 
-def fill_up(foreign: Path) -> None:
-    """Let a file grow until its file system has no byte left."""
+def fill_up(foreign: Path, *, left_bytes: int = 0) -> None:
+    """Let a file grow until its file system has no more than so many bytes left."""
     with foreign.open("ab", buffering=0) as file:
         try:
             while True:
                 file.write(bytes(4096))
         except OSError:
-            return
+            file.truncate(file.tell() - left_bytes)

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from damage import DOCUMENT, MAP_BYTES, PAGE, compact, fill, flip, survey, tree_pages
-from kvcairn_storage.directory import DAMAGED_NAME, read_identity
+from kvcairn_storage.directory import DAMAGED_NAME, SUSPECT_NAME, read_identity
 from kvcairn_storage.errors import StoreUnreadable
 from kvcairn_storage.lmdb import LmdbReader, LmdbStore
 from kvcairn_storage.prefixes import PrefixStore
 from kvcairn_storage.store import RecordKey
 from kvcairn_storage.structure import structure_fault
+from kvcairn_storage.testing import SECONDS, make_put, make_record
 
 FLIPS = 24
 SEED = 20
@@ -108,6 +109,28 @@ def test_a_record_whose_entry_was_flipped_is_found_by_reading_it(copied):
     assert not any(store.quarantine(each) for each in journal)
     assert store.exists([key]) == [False]
     store.close()
+
+
+def test_a_value_that_lmdb_can_neither_read_nor_free_ends_writing_and_the_next_start_begins_anew(copied):
+    """The head of its pages was flipped: nothing reads those at an ordinary start, for there is one in every record."""
+    directory, journal = copied
+    key = list(journal)[100]
+    at = (directory / "data.mdb").read_bytes().index(journal[key]) - 16
+    flip(directory / "data.mdb", at=at + 14, bit=6)  # how many pages it has, made 4 million more
+    store = LmdbStore(directory, map_bytes=MAP_BYTES)
+    assert (store.count(), store.fault) == (len(journal), None)
+    with pytest.raises(StoreUnreadable):
+        store.write([], [key]).result(SECONDS)
+    assert store.fault is not None
+    others = [each for each in journal if each != key]
+    assert all(store.get(each) == journal[each] for each in others)
+    store.close()
+    again = LmdbStore(directory, map_bytes=MAP_BYTES)
+    assert (again.count(), again.fault, again.documents("tenants")) == (0, None, {"default": DOCUMENT})
+    again.write([make_put(make_record(key=key.key))]).result(SECONDS)
+    again.close()
+    assert (directory / DAMAGED_NAME).exists()
+    assert not (directory / SUSPECT_NAME).exists()
 
 
 def test_the_table_of_readers_has_its_disk_space_from_the_start(copied):
