@@ -12,7 +12,7 @@ from torture.model.house import House
 from torture.model.prompts import BLOCK_TOKENS, BLOCKS, LAYOUTS, PROMPTS
 
 WHO = st.sampled_from(["red", "red", "green", "green", "blue"])
-WHICH, PROMPT, SPOT = st.integers(0, 1), st.integers(0, 1), st.integers(0, BLOCKS - 1)
+WHICH, PROMPT, SPOT = st.sampled_from([0, 0, 1]), st.sampled_from([0, 0, 1]), st.integers(0, BLOCKS - 1)
 KIND = st.sampled_from(["history", "history", "history", "state", "state", "window"])
 
 
