@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt \
-		--editable '.[service,client,transformers]' --group dev
+		--editable '.[service,encryption,client,transformers]' --group dev
 	@touch $@
 
 demo: $(READY) ## Start a service, prefill on server A, restore on server B, compare every byte

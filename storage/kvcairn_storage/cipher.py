@@ -57,5 +57,11 @@ def decrypt(ring: KeyRing, key: RecordKey, value: Bytes) -> bytes:
         ) from None
 
 
+def name_of(key: RecordKey, value: Bytes) -> bytes:
+    """What tells an encrypted value from any other: its place, salt, nonce and tag."""
+    view = memoryview(value)
+    return pack_key(key) + bytes(view[:FRONT_BYTES]) + bytes(view[-TAG_BYTES:])
+
+
 def _cipher(tenant_key: bytes, salt: bytes) -> AESGCM:
     return AESGCM(hmac.digest(tenant_key, _CONTEXT + salt, "sha256"))

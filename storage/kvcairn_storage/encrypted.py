@@ -4,17 +4,18 @@ Keys, entries and lengths stay as they are; so do all other values. What does no
 right length whose checksum cannot hold: whoever reads it finds it bad, as any damaged one, and it is quarantined.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
 from kvcairn_protocol.record import HEADER_BYTES, Header
-from kvcairn_storage.cipher import decrypt, encrypt, is_encrypted
+from kvcairn_storage.cipher import decrypt, encrypt, is_encrypted, name_of
 from kvcairn_storage.errors import CipherError, StoreClosed
 from kvcairn_storage.integrity import Opened, as_stored
 from kvcairn_storage.keyring import KeyRing
+from kvcairn_storage.recent import Recent
 from kvcairn_storage.store import CIPHER_BYTES, Bytes, Entry, Put, RecordKey, RecordStore
 
 
@@ -29,12 +30,12 @@ class EncryptedStore:
 
     Encrypting takes a thread of its own, through which all writes go in the order in which they came: the caller may be
     an event loop. Until a write is committed, it holds a copy of what is encrypted; `views` holds copies of what is
-    decrypted until its block ends.
+    decrypted until its block ends, and some of them for a moment longer (recent.py).
     """
 
     def __init__(self, records: Checkable, ring: KeyRing) -> None:
         """Closes `records` with itself."""
-        self._records, self._ring = records, ring
+        self._records, self._ring, self._recent = records, ring, Recent()
         self._thread = ThreadPoolExecutor(1, "kvcairn-encrypt")
 
     def write(self, puts: Sequence[Put], deletes: Sequence[RecordKey] = ()) -> "Future[None]":
@@ -50,14 +51,14 @@ class EncryptedStore:
 
     def get(self, key: RecordKey) -> bytes | None:
         value = self._records.get(key)
-        return None if value is None else bytes(self._opened(key, value))
+        return None if value is None else bytes(self._opened(key, value, open_value))
 
     @contextmanager
     def views(self, keys: Iterable[RecordKey]) -> "Iterator[list[memoryview | None]]":
         asked = list(keys)
         with self._records.views(asked) as values:
             yield [
-                None if value is None else memoryview(self._opened(key, value))
+                None if value is None else memoryview(self._opened(key, value, self._open_recent))
                 for key, value in zip(asked, values, strict=True)
             ]
 
@@ -88,11 +89,17 @@ class EncryptedStore:
         record = put.data[0] if len(put.data) == 1 else b"".join(put.data)
         return put._replace(data=encrypt(self._ring, put.entry.key_id, put.key, record))
 
-    def _opened(self, key: RecordKey, value: Bytes) -> Bytes:
+    def _opened(self, key: RecordKey, value: Bytes, opener: Callable[[KeyRing, RecordKey, Bytes], Bytes]) -> Bytes:
         try:
-            return open_value(self._ring, key, value)
+            return opener(self._ring, key, value)
         except CipherError:
             return stand_in(key, len(value))
+
+    def _open_recent(self, ring: KeyRing, key: RecordKey, value: Bytes) -> Bytes:
+        """For who sends; who looks for damage decrypts what the disk has now."""
+        if not is_encrypted(value):
+            return value
+        return self._recent.get(name_of(key, value), lambda: decrypt(ring, key, value))
 
 
 def open_value(ring: KeyRing, key: RecordKey, value: Bytes) -> Bytes:

@@ -24,6 +24,7 @@ FIGURES = {
     "start": 1,
     "restore": 1,
     "mac": 4,
+    "encryption": 2,
 }
 """How many figures each benchmark gives."""
 

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from kvcairn_storage.integrity import is_sound
 from kvcairn_storage.keyring import KeyRing, key_id_of, parse_masters
 from kvcairn_storage.lmdb import LmdbStore
 from kvcairn_storage.memory import MemoryStore
+from kvcairn_storage.recent import Recent
 from kvcairn_storage.store import Entry, Put, RecordKey
 from kvcairn_storage.testing import SECONDS, RecordStoreContract, make_chain, make_put
 
@@ -137,6 +139,38 @@ def test_a_value_that_is_cut_short_is_found(inner: MemoryStore, length: int) -> 
     assert len(store.check_integrity()) == 1
 
 
+def test_a_record_that_leaves_in_parts_is_decrypted_once_and_damage_is_found_all_the_same(inner: MemoryStore) -> None:
+    given = puts()
+    store = written(inner, KeyRing([NEW]), given)
+    key = given[0].key
+
+    def shown() -> object:
+        with store.views([key]) as (view,):
+            assert view is not None
+            assert bytes(view) == record_of(given[0])
+            return view.obj
+
+    first = shown()
+    assert shown() is first
+    value = bytearray(inner.get(key) or b"")
+    value[200] ^= 1
+    overwrite(inner, key, bytes(value))
+    assert not is_sound(key, given[0].entry, store.get(key) or b"")
+    assert len(store.check_integrity()) == 1
+
+
+def test_no_more_is_kept_of_what_was_decrypted_than_is_allowed() -> None:
+    recent, made = Recent(total_bytes=100), []
+
+    def make(name: bytes) -> bytes:
+        made.append(name)
+        return name * (101 if name == b"d" else 40)
+
+    for name in (b"a", b"b", b"a", b"c", b"b", b"a", b"d", b"d"):
+        assert recent.get(name, partial(make, name))[:1] == name
+    assert made == [b"a", b"b", b"c", b"a", b"d", b"d"], "c displaces the oldest; d alone is too much"
+
+
 def test_values_cannot_change_places_nor_tenants(inner: MemoryStore) -> None:
     mine, theirs = puts(), puts(tenant="other")
     store = written(inner, KeyRing([NEW]), [*mine, *theirs])
@@ -166,8 +200,8 @@ def test_without_its_key_a_value_is_bad_and_named_so(inner: MemoryStore) -> None
     store = EncryptedStore(inner, ring)
     assert not is_sound(given[0].key, given[0].entry, store.get(given[0].key) or b"")
     assert f"encrypted with key {key_id_of(OLD).hex()}, which is not among the 1 given" in store.check_integrity()[0]
-    assert ring.lost == set(), "not known until it was scanned"
-    assert len(list(store.scan())) == 3
+    assert (ring.lost, ring.reads(key_id_of(OLD))) == (set(), False)
+    ring.note(key_id_of(OLD))
     assert ring.lost == {key_id_of(OLD)}
     with pytest.raises(KeyLost):
         ring.tenant_key(key_id_of(OLD), "t")
