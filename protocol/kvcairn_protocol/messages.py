@@ -295,7 +295,8 @@ class KindStats(_Answer):
     """Records of one kind and layout; ages in seconds, None where there are no records.
 
     stored_bytes: headers and payloads as kept; raw_bytes: payloads alone, decoded. reused_records: fetched or touched
-    since they were stored. What was evicted, expired, quarantined, deleted or purged is counted since the service started.
+    since they were stored. What was evicted, expired, quarantined, deleted or purged is counted since the service
+    started.
     """
 
     layout: str
