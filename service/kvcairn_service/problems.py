@@ -4,13 +4,16 @@ import json
 import re
 import secrets
 from collections.abc import Mapping
-from http import HTTPStatus
+from http import HTTPMethod, HTTPStatus
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 from kvcairn_protocol.errors import KvcairnError, LayoutError, RecordError, StrategyError
 from kvcairn_protocol.messages import PROBLEM_TYPE
@@ -126,9 +129,18 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
         405: f"{request.method} is not a method of {request.url.path}",
     }.get(error.status_code, str(error.detail))
     kind = _kebab(HTTPStatus(error.status_code).phrase.title().replace(" ", ""))
-    return problem(
-        error.status_code, kind=kind, detail=detail, request_id=request_id_of(request), headers=error.headers
-    )
+    headers = {"Allow": _allowed(request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
+    return problem(error.status_code, kind=kind, detail=detail, request_id=request_id_of(request), headers=headers)
+
+
+def _allowed(request: Request) -> str:
+    """Every method of the path (RFC 9110, section 15.5.6); what the router names are those of its first route alone."""
+    scopes = {method: {**request.scope, "method": method} for method in sorted(HTTPMethod)}
+    return ", ".join(method for method, scope in scopes.items() if _is_routed(request.app, scope))
+
+
+def _is_routed(app: Starlette, scope: Scope) -> bool:
+    return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
 
 
 async def answer_validation_error(request: Request, error: Exception) -> Response:
@@ -140,7 +152,7 @@ async def answer_validation_error(request: Request, error: Exception) -> Respons
 def describe(found: Any) -> str:
     """Pydantic's errors in one line: the first few fields, each with what is wrong with it."""
     shown = 3
-    parts = [f"{_place(each['loc'])}: {each['msg']}" for each in found[:shown]]
+    parts = [f"{_place(each['loc'])}: {each['msg'].removeprefix('Value error, ')}" for each in found[:shown]]
     more = len(found) - shown
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
 

@@ -375,6 +375,7 @@ class TestUnknown:
         refused = caller.http.patch("/v1/stats")
         problem(refused, 405)
         assert refused.headers["allow"] == "GET"
+        assert caller.http.post("/v1/tenants/default").headers["allow"] == "DELETE, GET, PATCH, PUT"
 
     @pytest.mark.parametrize("body", [{"strategy": {"kind": "often"}}, {"strategy": "full"}, {"codec": "gzip"},
                                       {"quota_bytes": -1}, {"quota_bytes": "5"}, {"ttl_seconds": 0}, {"colour": 1},
