@@ -1,4 +1,4 @@
-"""schemathesis, which knows the service by its OpenAPI document alone: no answer is one that the document does not name."""
+"""schemathesis knows the service by its OpenAPI document alone: no answer is one that the document does not name."""
 
 import subprocess
 import sys
