@@ -55,7 +55,7 @@ class TestPassing:
             before = _private_bytes(fleet.service.pid)
             sock.sendall(asked + body)
             assert eventually(lambda: caller.metric("kvcairn_held_records") == len(keys))
-            assert _private_bytes(fleet.service.pid) - before < 24 << 20, "one record on its way, and its ciphertext"
+            assert _private_bytes(fleet.service.pid) - before < 16 << 20, "pieces, of eighty MiB"
             assert eventually(lambda: caller.metric("kvcairn_held_records") == 0)
             answer = _read_to_end(sock).split(b"\r\n\r\n", 1)[1]
         assert len(answer) < len(whole)
