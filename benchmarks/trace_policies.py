@@ -42,26 +42,27 @@ def least_recently_used(chains: Iterable[Chain], *, capacity_blocks: int) -> int
 def clairvoyant(chains: Sequence[Chain], *, capacity_blocks: int) -> int:
     """Blocks that hit where the one goes whose next use is farthest away, the new one included (Belady's MIN).
 
-    No policy hits more. A parent is always used before its child, so that what is kept has no gaps.
+    No policy hits more. A parent is always used before its child, so that what will be used again has no gaps.
     """
     next_uses = _next_uses(chains)
     kept: dict[int, int] = {}
-    farthest: list[tuple[int, int, int]] = []
+    farthest: list[tuple[int, int]] = []
     hits = use = 0
     for chain in chains:
         hits += _run(chain, kept.keys())
         for block in chain:
             kept[block] = next_uses[use]
-            heapq.heappush(farthest, (-next_uses[use], -use, block))  # of two that are never used again, the deeper
+            heapq.heappush(farthest, (-next_uses[use], block))
             use += 1
             if len(kept) > capacity_blocks:
                 _drop_farthest(kept, farthest)
     return hits
 
 
-def _drop_farthest(kept: dict[int, int], farthest: list[tuple[int, int, int]]) -> None:
+def _drop_farthest(kept: dict[int, int], farthest: list[tuple[int, int]]) -> None:
+    """Entries of `farthest` that a later use has overtaken are passed by."""
     while True:
-        next_use, _, block = heapq.heappop(farthest)
+        next_use, block = heapq.heappop(farthest)
         if kept.get(block) == -next_use:
             del kept[block]
             return

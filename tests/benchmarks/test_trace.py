@@ -18,6 +18,7 @@ from benchmarks.trace_policies import clairvoyant, least_recently_used, unbounde
 from benchmarks.trace_replay import Strategy
 from kvcairn_protocol.deepseek_v4 import flash
 from kvcairn_protocol.layout import Kind
+from kvcairn_protocol.strategy import Periodic
 from kvcairn_storage.store import Entry, Put, RecordKey
 
 ROOT = Path(__file__).parents[2]
@@ -29,8 +30,8 @@ LONGER_THAN_ROOM = [[1, 2, 3], [1, 2, 3]]
 
 @st.composite
 def chains(draw: st.DrawFn) -> Chains:
-    """Prompts as paths of one small tree, whose block i + 1 follows a block drawn from 0 (the root) to i."""
-    parents = [draw(st.integers(0, block)) for block in range(draw(st.integers(1, 6)))]
+    """Prompts as paths of one small tree, whose block i + 1 follows block i or the one before that; 0 is the root."""
+    parents = [draw(st.integers(max(0, block - 1), block)) for block in range(draw(st.integers(1, 6)))]
 
     def path(block: int) -> list[int]:
         return [*path(parents[block - 1]), block] if block else []
@@ -93,6 +94,24 @@ def test_the_second_prompt_to_branch_off_finds_the_state_that_the_first_left(
     tally = done.tally
     assert (tally.asked_blocks, tally.hit_blocks, tally.stored_blocks) == (10, 4, 6)
     assert (tally.replayed_tokens, tally.stored_states, tally.loaded_states) == (replayed_tokens, states, states // 4)
+
+
+def test_without_states_a_hit_longer_than_a_replay_costs_the_replay_alone() -> None:
+    stem = list(range(1, 13))
+    asked = [[*stem, 13], [*stem, 14]]
+    layout = flash("by-hand")
+    done = replay_in_process(prompts_of(asked), layout, ZERO, share=1, capacity_bytes=1 << 30)
+    # 12 blocks are 6,144 tokens; 5,462 before their end lies in the second block, which starts at 512.
+    assert (layout.replay_tokens, done.tally.replayed_tokens) == (5_462, 6_144 - 512)
+
+
+@pytest.mark.parametrize("strategy", [ANCHORED, Periodic(every_tokens=512)])
+def test_states_leave_history_half_of_the_capacity_but_for_a_block_and_go_with_their_blocks(strategy: Strategy) -> None:
+    prompts, layout = read_trace(at_most=60), flash("trace")
+    capacity_bytes = distinct_blocks(prompts) * block_bytes(layout) // 2
+    done = replay_in_process(prompts, layout, strategy, share=0.5, capacity_bytes=capacity_bytes)
+    assert min(done.evicted_records.values()) > 0
+    assert done.kept_bytes[Kind.HISTORY] > capacity_bytes / 2 - block_bytes(layout)
 
 
 def test_the_trace_is_an_hour_whose_ids_name_prefixes() -> None:
