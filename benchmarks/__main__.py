@@ -34,6 +34,7 @@ BENCHMARKS = (
     "restore",
     "mac",
     "encryption",
+    "trace",
 )
 """In the order they run. Each is a module here, loaded when its turn comes, for some need much that others do not; its
 run(rounds=…, tiny=…) returns figures and leaves nothing behind."""
