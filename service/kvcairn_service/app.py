@@ -130,7 +130,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with contextlib.AsyncExitStack() as at_the_end:
         at_the_end.callback(service.audit.close)
         at_the_end.push_async_callback(asyncio.to_thread, service.store.close)
-        at_the_end.push_async_callback(asyncio.to_thread, service.senders.shutdown)
+        at_the_end.push_async_callback(asyncio.to_thread, service.close_threads)
         await sweep_orphans(service)
         at_the_end.push_async_callback(_cancelled, asyncio.create_task(run_sweeps(service)))
         service.phase = Phase.SERVING

@@ -146,8 +146,7 @@ class Upload:
 
     async def _verify(self, received: Received) -> None:
         if not received.is_raw:
-            async with self.service.decoding.of(self.tenant.id):
-                await asyncio.to_thread(received.verify)
+            await self.service.decode(self.tenant.id, received.verify)
         elif len(received.data) > VERIFY_ON_LOOP_BYTES:
             await asyncio.to_thread(received.verify)
         else:

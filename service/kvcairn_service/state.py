@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 from starlette.requests import Request
 
@@ -29,7 +30,10 @@ from kvcairn_storage.store import RecordKey, RecordStore
 SENDING_THREADS = 8
 """Each is one response's for a twentieth of a second at most (pump.py), so that all responses get their turns."""
 
+T = TypeVar("T")
+
 DECODING_PLACES = 2
+"""A thread keeps the memory that it has once decoded in: these are never more than so many."""
 
 
 class Phase(Enum):
@@ -45,8 +49,9 @@ class Service:
     """Everything that the routes share. To be used from the event loop alone; `store` may be called from any thread.
 
     generation: the data directory's own id, new for a new directory. decoding: bounds how many records are decoded at
-    once, since each takes a multiple of its size in memory; questions: how many long ones are parsed at once, since
-    others wait meanwhile. senders: the threads that write records to sockets; sending: whose turn it is to have one.
+    once, in threads of their own (decoders), since each takes a multiple of its size in memory; questions: how many
+    long ones are parsed at once, since others wait meanwhile. senders: the threads that write records to sockets;
+    sending: whose turn it is to have one.
     standing: the admin's and the metrics token. tls: of the TCP port; None where it speaks plain HTTP.
     fault: what is wrong with the store that only a restart mends.
     crowd: its open connections; None under a server that is not ours.
@@ -74,10 +79,21 @@ class Service:
     questions: Turns = field(default_factory=lambda: Turns(1))
     sending: Turns = field(default_factory=lambda: Turns(SENDING_THREADS, spare=1))
     senders: Executor = field(default_factory=lambda: ThreadPoolExecutor(SENDING_THREADS, "kvcairn-send"))
+    decoders: Executor = field(default_factory=lambda: ThreadPoolExecutor(DECODING_PLACES, "kvcairn-decode"))
 
     @property
     def uptime_seconds(self) -> float:
         return time.monotonic() - self.started_seconds
+
+    async def decode(self, tenant_id: str, work: Callable[[], T]) -> T:
+        """Let a thread do what takes a multiple of a record's size in memory; returns what it found."""
+        async with self.decoding.of(tenant_id):
+            return await asyncio.get_running_loop().run_in_executor(self.decoders, work)
+
+    def close_threads(self) -> None:
+        """Wait for the threads that send and decode, and end them."""
+        self.senders.shutdown()
+        self.decoders.shutdown()
 
     async def expire_idle(self, tenant: KeptTenant) -> None:
         """Drop what the tenant has not used for its ttl, so that no request sees it; a no-op without a ttl."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 from kvcairn_protocol.errors import KvcairnError
 from kvcairn_protocol.record import HEADER_BYTES
@@ -69,12 +70,9 @@ async def scrub_once(service: Service) -> int:
     bad_records = 0
     for key, size_bytes in await asyncio.to_thread(_listed, service):
         layout = service.layouts.find(key.tenant, key.layout)
-        if layout is not None:
-            async with service.decoding.of(SCRUB):
-                is_bad = await asyncio.to_thread(quarantine_if_bad, service.store, key, layout)
-            if is_bad:
-                log.error("the %s record %s is damaged; it is no longer served", key.kind.label, key.key.hex())
-                bad_records += 1
+        if layout is not None and await service.decode(SCRUB, partial(quarantine_if_bad, service.store, key, layout)):
+            log.error("the %s record %s is damaged; it is no longer served", key.kind.label, key.key.hex())
+            bad_records += 1
         await asyncio.sleep(size_bytes / service.settings.scrub_bytes_per_second)
     return bad_records
 

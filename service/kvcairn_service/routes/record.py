@@ -72,8 +72,7 @@ async def get_record(named: Named, service: Running, tenant: CallingTenant) -> R
 
 async def _is_served(named: RecordKey, layout: Layout, service: Service, tenant: KeptTenant) -> bool:
     """Whether the record is there, and good; nothing is kept of it: it leaves as any record of a fetch does."""
-    async with service.decoding.of(tenant.id):
-        return await asyncio.to_thread(is_verified, service.store, named, layout)
+    return await service.decode(tenant.id, partial(is_verified, service.store, named, layout))
 
 
 @router.head(PATH, responses=problems(404, 422), response_class=Response)

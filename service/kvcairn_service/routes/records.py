@@ -1,6 +1,5 @@
 """Records in bulk: which are there, fetch, store, and report a bad one."""
 
-import asyncio
 from functools import partial
 
 from fastapi import APIRouter, Request
@@ -85,6 +84,5 @@ async def report(request: Request, service: Running, tenant: CallingTenant) -> R
     asked = await read_json(request, ReportRequest, service.settings)
     layout = service.layouts.get(tenant.id, bytes.fromhex(asked.layout))
     key = record_key(tenant, layout.fingerprint, asked.kind, asked.key)
-    async with service.decoding.of(tenant.id):
-        is_bad = await asyncio.to_thread(quarantine_if_bad, service.store, key, layout)
+    is_bad = await service.decode(tenant.id, partial(quarantine_if_bad, service.store, key, layout))
     return ReportAnswer(quarantined=is_bad)
