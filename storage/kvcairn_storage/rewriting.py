@@ -51,11 +51,6 @@ class Rewriting:
             slot.entry.key_id = key_id
         return Rewritten.DONE
 
-    def entries(self) -> list[tuple[RecordKey, bytes]]:
-        """Every record that is served, and the id of its value's key; from memory."""
-        with self._lock:
-            return [(slot.key, slot.entry.key_id) for slot in self._space.slots() if slot.phase is Phase.PRESENT]
-
 
 def _with_key(entry: Entry, key_id: bytes) -> Entry:
     changed = entry.copied()

@@ -13,7 +13,7 @@ from kvcairn_service.layouts import check_strategies
 from kvcairn_service.openapi import problems, reads
 from kvcairn_service.routes.service import Running
 from kvcairn_service.state import Service
-from kvcairn_service.tenants import KeptTenant, merge
+from kvcairn_service.tenants import Decide, KeptTenant, merge
 
 router = APIRouter(tags=["tenants"], prefix="/v1/tenants", dependencies=[Depends(admin_of)])
 
@@ -38,7 +38,7 @@ async def put_tenant(name: Name, request: Request, service: Running) -> Tenant:
     change = await read_json(request, TenantChange, service.settings)
     settings = _settings(name, change)
     describe(request, settings=settings.model_dump(mode="json"))
-    return (await service.tenants.change(name, lambda known: _checked(service, known, settings))).document
+    return await _changed(service, name, lambda known: _checked(service, known, settings))
 
 
 @router.patch("/{name}", openapi_extra=reads(TenantChange), responses=problems(400, 404, 408, 413, 415, 422))
@@ -50,7 +50,13 @@ async def patch_tenant(name: Name, request: Request, service: Running) -> Tenant
     def merged(known: KeptTenant | None) -> TenantSettings:
         return _checked(service, known, merge(service.tenants.get(name).document, changes))
 
-    return (await service.tenants.change(name, merged)).document
+    return await _changed(service, name, merged)
+
+
+async def _changed(service: Service, name: str, decide: Decide) -> Tenant:
+    kept = await service.tenants.change(name, decide)
+    service.encryption.note_tenant(kept)
+    return kept.document
 
 
 def _settings(name: str, change: TenantChange) -> TenantSettings:
@@ -63,7 +69,6 @@ def _checked(service: Service, known: KeptTenant | None, settings: TenantSetting
     check_strategies(settings.strategy, service.layouts.of(known.id) if known else ())
     if settings.encrypt and not service.encryption.has_keys:
         raise RuleBroken("encrypt: this service has no key for it; set KVCAIRN_ENCRYPTION_KEY_FILE, and restart it")
-    service.encryption.note_change()
     return settings
 
 
