@@ -51,8 +51,8 @@ class AttachedReader(LmdbReader):
     def check(self) -> None:
         """StorageError unless the path still names what is mapped, and all of its tree is inside the file.
 
-        What happens to the file after this, until the records are read, can still kill the process; it can happen to a
-        file that somebody cuts while it is served, which kills the service, too.
+        What happens to the file after this, until the records are read, can still kill the process, as it can the
+        service itself (docs/decisions/damage.md).
         """
         with self._map_in_use():
             status = check_length(self._env, self._data)
