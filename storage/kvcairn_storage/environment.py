@@ -22,6 +22,7 @@ MAX_READERS = 1024
 DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError)
 """What LMDB says of a tree that makes no sense to it."""
 
+_HALF_MADE = "{} holds no tables yet: its first start was cut short; start a service on it, which makes them"
 _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -38,6 +39,7 @@ class Environment:
         self._reading_now, self._closed, self._is_reopening = 0, False, False
         with translated(f"{path} cannot be opened"):
             if not create:
+                _refuse_half_made(path)
                 check_metas(path / DATA_NAME)
             self._map(readonly=readonly, map_size=map_size, create=create)
             self._length = Length(path / DATA_NAME)
@@ -48,7 +50,11 @@ class Environment:
             max_dbs=len(TABLES), max_readers=MAX_READERS, mode=0o600, max_spare_txns=self._spare_txns,
         )  # fmt: skip
         self._check_file(self._env, self.path / DATA_NAME)
-        names = (self._env.open_db(name, create=create) for name in TABLES)
+        try:
+            names = [self._env.open_db(name, create=create) for name in TABLES]
+        except lmdb.NotFoundError:
+            self._env.close()
+            raise StoreUnreadable(_HALF_MADE.format(self.path)) from None
         self._records, self._entries, self._documents, self._meta = names
 
     def close(self) -> None:
@@ -138,3 +144,9 @@ def translated(what: str) -> Iterator[None]:
     except (lmdb.Error, OSError) as error:
         number = error.errno if isinstance(error, OSError) else error.code
         raise (StoreFull if number in _FULL_ERRNOS else StoreUnreadable)(f"{what}: {error}") from error
+
+
+def _refuse_half_made(path: Path) -> None:
+    """Between a directory's identity and its data file lies a moment in which its first start may be killed."""
+    if not (path / DATA_NAME).exists():
+        raise StoreUnreadable(_HALF_MADE.format(path))

@@ -34,10 +34,11 @@ def test_what_only_scatters_is_no_leak(seed: int) -> None:
         [8.0] * WINDOWS,
         [8.0] * 25 + [9.0] * 15,
         [float(min(at, 9)) for at in range(WINDOWS)],
+        [70_000 * (1 - 0.8**at) for at in range(WINDOWS)],
         [float(at % 7) for at in range(WINDOWS)],
         [float(-at) for at in range(WINDOWS)],
     ],
-    ids=["constant", "one step", "settles", "saw", "shrinks"],
+    ids=["constant", "one step", "settles", "comes to rest", "saw", "shrinks"],
 )
 def test_what_is_bounded_is_no_leak(samples: list[float]) -> None:
     assert growth(samples) is None

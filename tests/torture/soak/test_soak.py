@@ -23,7 +23,7 @@ from torture.spawner import Spawner, spawning
 ADMIN = "soak-admin"
 ENV = {"KVCAIRN_ADMIN_TOKEN": ADMIN, "KVCAIRN_SWEEP_SECONDS": "1", "KVCAIRN_LOG_LEVEL": "warning"}
 FLAGS = ("--capacity", "8MiB")
-SHORT_ACTS, LONG_ACTS = 4, 12
+SHORT_ACTS, LONG_ACTS = 4, 8
 """Of each caller in a window."""
 
 
