@@ -7,11 +7,13 @@ entry can say, is a stray: it is deleted where it lies, since a search for its k
 import logging
 import math
 import struct
+from functools import lru_cache
 from typing import Any
 
 from kvcairn_storage.documents import unseal
-from kvcairn_storage.rows import unpack_entry, unpack_key
+from kvcairn_storage.rows import pack_key, unpack_entry, unpack_key
 
+KEY_BYTES = 32
 MAX_STORED_BYTES = 2**40
 _NEVER_SECONDS = 1e11
 _LOG = logging.getLogger(__name__)
@@ -50,15 +52,24 @@ def drop_strays(txn: Transaction, records: Table, entries: Table, documents: Tab
 def is_credible(row: bytes, packed: bytes) -> bool:
     """Whether this may be a record's key and its entry."""
     try:
-        unpack_key(row)
         entry = unpack_entry(packed)
+        is_key = _is_place(row[:-KEY_BYTES])
     except (ValueError, IndexError, struct.error):
         return False
     moments = entry.created, entry.last_used
     sizes = entry.raw_bytes, entry.stored_bytes, entry.position, entry.block_tokens
-    return all(math.isfinite(moment) and 0 <= moment < _NEVER_SECONDS for moment in moments) and all(
-        size < MAX_STORED_BYTES for size in sizes
+    return (
+        is_key
+        and all(math.isfinite(moment) and 0 <= moment < _NEVER_SECONDS for moment in moments)
+        and all(size < MAX_STORED_BYTES for size in sizes)
     )
+
+
+@lru_cache(64)  # rows are in order: thousands share a place
+def _is_place(row: bytes) -> bool:
+    """Whether a row without its last 32 bytes names a tenant, a layout and a kind."""
+    key = unpack_key(row + bytes(KEY_BYTES))
+    return pack_key(key)[:-KEY_BYTES] == row
 
 
 def _drop(txn: Transaction, table: Table, sound: set[bytes]) -> int:
