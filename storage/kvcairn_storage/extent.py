@@ -72,9 +72,10 @@ class Length:
 
     def check(self) -> None:
         """StoreUnreadable, from then on for ever, once the file is shorter than it was: it costs a microsecond."""
+        known_bytes = self._known_bytes  # before the look at the file, which may grow, and be noted, after that
         has_bytes = os.fstat(self._descriptor).st_size
-        if self.fault is None and has_bytes < self._known_bytes:
-            self.fault = f"{self._data} was cut while it was in use: from {self._known_bytes:,} to {has_bytes:,} bytes"
+        if self.fault is None and has_bytes < known_bytes:
+            self.fault = f"{self._data} was cut while it was in use: from {known_bytes:,} to {has_bytes:,} bytes"
             _LOG.critical("%s: it is read no more; a restart begins anew", self.fault)
         if self.fault is not None:
             raise StoreUnreadable(self.fault)
