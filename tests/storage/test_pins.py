@@ -204,6 +204,18 @@ def test_what_is_stored_again_and_is_larger_is_not_pinned_so_that_no_limit_is_ex
     assert present(store, chain) == [0, 1]
 
 
+def test_a_block_that_is_not_pinned_stays_for_the_pinned_state_at_its_key(store: PrefixStore) -> None:
+    """As one that was found bad, and came back larger than the room that its pin kept."""
+    chain = make_chain(keys(2))
+    state = make_state(chain[1])
+    put(store, *chain, state)
+    pin(store, keys(2))
+    store.delete(chain[1].key)
+    put(store, make_chain(keys(2), payload=bytes(2 * PAGE))[1])
+    flood(store)
+    assert present(store, [*chain, state]) == [0, 1, 2]
+
+
 def test_dropping_a_layout_takes_pinned_records_along(store: PrefixStore) -> None:
     chain = make_chain(keys(4))
     put(store, *chain)

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from kvcairn_protocol.layout import Kind
+from kvcairn_storage.errors import StoreUnreadable
 from kvcairn_storage.lmdb import LmdbStore
+from kvcairn_storage.memory import MemoryStore
 from kvcairn_storage.prefixes import PrefixStore
-from kvcairn_storage.testing import LAYOUT, SECONDS, make_chain, make_state
+from kvcairn_storage.testing import LAYOUT, SECONDS, FaultyStore, make_chain, make_record, make_state
 from watching import watching
 
 PAGE = 4096
@@ -81,5 +83,30 @@ def test_at_no_moment_are_capacity_quotas_or_pins_exceeded_by_a_byte(records: Lm
     assert most["pinned_by_a"] <= PIN_QUOTA_BYTES
     assert most["pinned"] <= CAPACITY_BYTES // 4
     assert min(most["all"], most["charged"]) > CAPACITY_BYTES // 2, "it was full, so that this says something"
+    assert store.check_integrity() == []
+    store.close()
+
+
+def test_what_is_displaced_counts_until_the_disk_has_let_it_go_and_is_back_if_it_does_not() -> None:
+    """One record of ten pages goes for one of a page; nobody else has the nine until that is on the disk."""
+    disk = FaultyStore(MemoryStore())
+    store = PrefixStore(disk, capacity_bytes=10 * PAGE)
+    large, small, medium = (
+        make_record(key=bytes([index]) * 32, payload=bytes(pages * PAGE - 144))
+        for index, pages in ((1, 10), (2, 1), (3, 9))
+    )
+    store.put([large]).result(SECONDS)
+    disk.pause()
+    disk.fail_writes(StoreUnreadable("the disk"), StoreUnreadable("the disk"))
+    first, second = store.put([small]), store.put([medium])
+    assert store.charged_bytes == 10 * PAGE
+    disk.resume()
+    for done in (first, second):
+        with pytest.raises(StoreUnreadable):
+            done.result(SECONDS)
+    assert store.charged_bytes == 10 * PAGE
+    assert store.exists([large.key, small.key, medium.key]) == [True, False, False]
+    assert [str(each.outcome) for each in store.put([small, medium]).result(SECONDS)] == ["stored", "stored"]
+    assert store.charged_bytes == 10 * PAGE
     assert store.check_integrity() == []
     store.close()
