@@ -11,6 +11,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kills", type=int, default=200, help="How often the crash test kills the service.")
     group.addoption("--soak-seconds", type=float, default=240.0, help="How long the soak runs; hours are 3600 each.")
     group.addoption("--model-examples", type=int, default=60, help="How many runs of 100 steps the model makes.")
+    group.addoption("--wire-seeds", type=int, default=1000, help="Over how many faulty links an engine works.")
 
 
 @pytest.fixture
