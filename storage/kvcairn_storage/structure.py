@@ -155,12 +155,18 @@ class _Walk:
             self._values.append((starts, counts))
 
     def _free_pages(self, nodes: Nodes, index: int) -> Numbers:
-        """One list of free pages: a count, then their numbers, the highest first."""
+        """One list of free pages: a count, then their numbers, the highest first.
+
+        Room behind them is no fault: a commit reserves it before it knows how many pages are left to be named.
+        """
         packed = self._long_value(nodes, index) if nodes.flags[index] & BIG else nodes.value(index)
         numbers = np.frombuffer(packed[: len(packed) // 8 * 8], "<i8")
-        if len(packed) != nodes.sizes[index] or len(packed) % 8 or not numbers.size or numbers[0] != numbers.size - 1:
+        if len(packed) != nodes.sizes[index] or len(packed) % 8 or not numbers.size:
             raise Damage("a list of free pages has another length than it says")
-        return numbers[1:]
+        count = int(numbers[0])
+        if not 0 <= count < numbers.size:
+            raise Damage(f"a list of free pages names {count} of them, and has room for {numbers.size - 1}")
+        return numbers[1 : count + 1]
 
     def _long_value(self, nodes: Nodes, index: int) -> bytes:
         at = int(page_numbers(nodes, np.array([index]))[0]) * self._meta.page_bytes + HEADER_BYTES
