@@ -25,6 +25,7 @@ BENCHMARKS = (
     "store",
     "latency",
     "clients",
+    "overload",
     "peers",
     "lookup",
     "start",

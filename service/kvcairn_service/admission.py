@@ -2,7 +2,9 @@
 
 Behind the gate, so that each tenant has its share of the bound: one tenant's flood is refused, and others' requests are
 not. Refused at once instead of kept waiting: an engine's patience ends before a queue would, and what waits takes
-memory. The probes always pass: a service that is full is alive, and one that drains must be able to say so.
+memory. Those that are admitted are taken up in turns, one each time that the loop goes round, so that nobody waits for
+all that another has asked before. The probes always pass: a service that is full is alive, and one that drains must be
+able to say so.
 """
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -34,6 +36,7 @@ class Admission:
             return
         counters.begin(tenant)
         try:
+            await self._service.starting.moment(tenant)
             await self._app(scope, receive, send)
         finally:
             counters.end(tenant)

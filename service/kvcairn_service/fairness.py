@@ -53,6 +53,11 @@ class Turns:
         finally:
             self._give_back(tenant)
 
+    async def moment(self, tenant: str) -> None:
+        """A place for what the caller does before it waits for anything: it is given back by the loop's next round."""
+        await self._take(tenant)
+        asyncio.get_running_loop().call_soon(self._give_back, tenant)
+
     async def _take(self, tenant: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(tenant, deque()).append(turn)

@@ -91,9 +91,8 @@ class _StoreCollector(Collector):
     def _of_overload(self) -> Iterator[Metric]:
         service, refused = self._service, self._service.counters.refused_requests
         waiting = GaugeMetricFamily("kvcairn_waiting", "Who waits for a turn, or for upload memory.", labels=["what"])
-        for what, queue in (("decoding", service.decoding), ("questions", service.questions),
-                            ("sending", service.sending), ("upload_memory", service.budget)):  # fmt: skip
-            waiting.add_metric([what], queue.waiting)
+        for what, count in service.waiting().items():
+            waiting.add_metric([what], count)
         yield waiting
         yield CounterMetricFamily("kvcairn_refused_requests", "Answered 429 or 503 at the door.", refused)
         if (crowd := service.crowd) is not None:

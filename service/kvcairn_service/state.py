@@ -48,10 +48,11 @@ class Phase(Enum):
 class Service:
     """Everything that the routes share. To be used from the event loop alone; `store` may be called from any thread.
 
-    generation: the data directory's own id, new for a new directory. decoding: bounds how many records are decoded at
-    once, in threads of their own (decoders), since each takes a multiple of its size in memory; questions: how many
-    long ones are parsed at once, since others wait meanwhile. senders: the threads that write records to sockets;
-    sending: whose turn it is to have one.
+    generation: the data directory's own id, new for a new directory. starting: which request the loop takes up next,
+    one a round, since most are answered in one go. decoding: bounds how many records are decoded at once, in threads
+    of their own (decoders), since each takes a multiple of its size in memory; questions: how many long ones are parsed
+    at once, since others wait meanwhile. senders: the threads that write records to sockets; sending: whose turn it is
+    to have one.
     standing: the admin's and the metrics token. tls: of the TCP port; None where it speaks plain HTTP.
     fault: what is wrong with the store that only a restart mends.
     crowd: its open connections; None under a server that is not ours.
@@ -75,6 +76,7 @@ class Service:
     crowd: Crowd | None = None
     phase: Phase = Phase.STARTING
     started_seconds: float = field(default_factory=time.monotonic)
+    starting: Turns = field(default_factory=lambda: Turns(1))
     decoding: Turns = field(default_factory=lambda: Turns(DECODING_PLACES))
     questions: Turns = field(default_factory=lambda: Turns(1))
     sending: Turns = field(default_factory=lambda: Turns(SENDING_THREADS, spare=1))
@@ -89,6 +91,12 @@ class Service:
         """Let a thread do what takes a multiple of a record's size in memory; returns what it found."""
         async with self.decoding.of(tenant_id):
             return await asyncio.get_running_loop().run_in_executor(self.decoders, work)
+
+    def waiting(self) -> dict[str, int]:
+        """How many wait, and for what."""
+        turns = {"starting": self.starting, "decoding": self.decoding, "questions": self.questions}
+        counts = {what: each.waiting for what, each in (turns | {"sending": self.sending}).items()}
+        return counts | {"upload_memory": self.budget.waiting}
 
     def close_threads(self) -> None:
         """Wait for the threads that send and decode, and end them."""

@@ -21,6 +21,7 @@ FIGURES = {
     "store": 2,
     "latency": 4,
     "clients": 1,
+    "overload": 4,
     "start": 1,
     "restore": 1,
     "mac": 4,

@@ -87,6 +87,26 @@ class TestTurns:
         _, order = served(Turns(1), ["a"] * 50 + ["b"] * 5 + ["c"] * 5)
         assert Counter(order[:16])["b"] == Counter(order[:16])["c"] == 5
 
+    def test_a_moment_is_one_tenants_until_the_loop_has_gone_round(self):
+        """So of many that ask at once each waits for a few of its own, and for one of every other tenant's."""
+
+        async def scenario():
+            turns, order, loop_rounds = Turns(1), [], 0
+
+            async def ask(tenant):
+                await turns.moment(tenant)
+                order.append((tenant, loop_rounds))
+
+            tasks = [asyncio.create_task(ask(tenant)) for tenant in ["a"] * 20 + ["b"] * 2]
+            while not all(task.done() for task in tasks):
+                await asyncio.sleep(0)
+                loop_rounds += 1
+            assert [tenant for tenant, _ in order[:5]] == ["a", "b", "a", "b", "a"]
+            assert len({moment for _, moment in order}) == len(order), "never two in one round"
+            assert turns.waiting == 0
+
+        asyncio.run(scenario())
+
     def test_a_spare_place_is_for_a_tenant_that_has_none(self):
         begun, _ = served(Turns(4, spare=1), ["a"] * 10)
         assert begun == ["a"] * 3

@@ -69,8 +69,10 @@ def flood(service, tokens):
 def nothing_is_left(service, admin):
     """After each test, whatever it did: every gauge of what is going on is zero again, and the log has no traceback."""
     yield
-    names = ("fetches_in_flight", "held_records", "upload_memory_bytes", "waiting")
+    names = ("fetches_in_flight", "held_records", "upload_memory_bytes")
     assert eventually(lambda: [admin.metric(f"kvcairn_{name}") for name in names] == [0] * len(names))
+    queues = ("starting", "decoding", "questions", "sending", "upload_memory")
+    assert eventually(lambda: [admin.metric("kvcairn_waiting", what=each) for each in queues] == [0] * len(queues))
     assert eventually(lambda: admin.metric("kvcairn_requests_in_flight") == 1)
     assert "Traceback" not in service.log()
     assert "ASGI callable" not in service.log()
