@@ -26,6 +26,7 @@ FIGURES = {
     "restore": 1,
     "mac": 4,
     "encryption": 2,
+    "trace": 2,
 }
 """How many figures each benchmark gives."""
 
