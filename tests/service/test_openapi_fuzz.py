@@ -11,7 +11,7 @@ from serving import ServiceProcess, running_service
 
 ADMIN = "admin-secret-token"
 CONFIG = Path(__file__).with_name("schemathesis.toml")
-TAKE_LONGEST = 600.0
+TAKE_LONGEST = 1800.0
 
 pytestmark = pytest.mark.timeout(TAKE_LONGEST)
 
@@ -40,7 +40,5 @@ def test_some_requests_for_each_operation_are_answered_as_the_document_says(serv
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_many_requests_for_each_operation_are_answered_as_the_document_says(service, tmp_path, seed):
-    judge(service, tmp_path, "--phases", "coverage,fuzzing", "--max-examples", "100", "--seed", str(seed))
+def test_many_requests_for_each_operation_are_answered_as_the_document_says(service, tmp_path):
+    judge(service, tmp_path, "--phases", "coverage,fuzzing", "--max-examples", "50")
