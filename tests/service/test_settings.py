@@ -157,7 +157,7 @@ def test_limits_are_what_the_settings_say(narrow_service):
         limits = http.get("/v1/service").json()["limits"]
         assert limits == {
             "layouts_per_tenant": 256, "layout_bytes": 256 << 10, "keys_per_request": 64,
-            "record_bytes": 8 << 20, "body_bytes": 64 << 20,
+            "record_bytes": 8 << 20, "body_bytes": 64 << 20, "pins_per_tenant": 256, "pin_seconds": 2_592_000,
         }  # fmt: skip
         asked = {"layout": "ab" * 32, "block_keys": ["ab" * 32] * 65}
         assert http.post("/v1/prefixes:lookup", json=asked).status_code == 413
