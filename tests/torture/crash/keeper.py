@@ -11,9 +11,6 @@ from torture.crash.journal import Fate, Journal, Name
 from torture.crash.worker import Gate, Worker, differing, fetch
 
 BLOCKS, BATCH_BLOCKS = 24, 6
-ROOM_BYTES = 12 << 20
-"""Beyond this the oldest layout is dropped, so that the tenant stays within what is its own."""
-
 SMALL, LARGE = {"history_bytes": 700, "state_bytes": 400}, {"history_bytes": 150_000, "state_bytes": 40_000}
 
 
@@ -36,10 +33,14 @@ class Prompts:
 
 
 class Keeper(Worker):
-    """documents: of every layout it ever used, by fingerprint, so that what is gone can be asked for as well."""
+    """documents: of every layout it ever used, by fingerprint, so that what is gone can be asked for as well.
 
-    def __init__(self, rng: random.Random) -> None:
+    room_bytes: beyond this its oldest layout is dropped, so that it stays within what is its own.
+    """
+
+    def __init__(self, rng: random.Random, *, room_bytes: int = 12 << 20) -> None:
         super().__init__(rng)
+        self._room_bytes = room_bytes
         self.journal = Journal(keeps_all=True)
         self.documents: dict[bytes, dict[str, Any]] = {}
         self._prompts: list[Prompts] = []
@@ -48,7 +49,7 @@ class Keeper(Worker):
     def step(self, http: httpx.Client, gate: Gate) -> None:
         if not self._prompts or (len(self._prompts) < 4 and self.rng.random() < 0.05):
             self._register(http)
-        elif self.journal.charged_bytes() > ROOM_BYTES or self.rng.random() < 0.01:
+        elif self.journal.charged_bytes() > self._room_bytes or self.rng.random() < 0.01:
             self._drop_layout(http)
         else:
             act = self.rng.choices([self._store, self._put, self._delete, self._read], [5, 1, 2, 2])[0]

@@ -4,7 +4,7 @@ import contextlib
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -38,7 +38,10 @@ class Kill(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Siege:
-    """keepers, crowds: by the names of their tenants, made before the first kill. quotas: of tenants, in bytes."""
+    """keepers, crowds: by the names of their tenants, made before the first kill. quotas: of tenants, in bytes.
+
+    before_start, after_kill: called around each process, for who does more to its directory than kill.
+    """
 
     spawner: Spawner
     directory: Path
@@ -48,6 +51,8 @@ class Siege:
     crowds: dict[str, Crowd]
     landlord: Landlord
     quotas: dict[str, int] = field(default_factory=dict)
+    before_start: Callable[[], object] = bool
+    after_kill: Callable[[], object] = bool
     kills: int = 0
     start_seconds: list[float] = field(default_factory=list)
     tokens: dict[str, str] = field(default_factory=dict)
@@ -83,7 +88,7 @@ class Siege:
 
     def _endure(self, kill: Kill, rng: random.Random) -> None:
         if kill is Kill.IN_A_START:
-            service = self.spawner.start(*self.flags())
+            service = self._spawn()
             time.sleep(rng.uniform(0, 1.5 * statistics.median(self.start_seconds[-9:])))
         else:
             service = self._start()
@@ -113,12 +118,17 @@ class Siege:
     def _kill(self, service: Spawned) -> None:
         service.kill()
         self.kills += 1
+        self.after_kill()
         assert "Traceback" not in service.log(), service.log()
         assert_sound(self.directory)
 
+    def _spawn(self) -> Spawned:
+        self.before_start()
+        return self.spawner.start(*self.flags())
+
     def _start(self) -> Spawned:
         started = time.monotonic()
-        service = self.spawner.start(*self.flags())
+        service = self._spawn()
         service.wait_until_listening()
         self.start_seconds.append(time.monotonic() - started)
         return service
