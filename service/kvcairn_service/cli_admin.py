@@ -73,7 +73,8 @@ def draw_tenant(stats: TenantStats) -> None:
     hit = share(stats.hit_tokens, stats.asked_tokens)
     title = (
         f"tenant {stats.tenant}: {stats.records} records, {size(stats.stored_bytes)} stored, "
-        f"{size(stats.charged_bytes)} charged, {stats.lookups} lookups, {hit} of asked tokens hit"
+        f"{size(stats.charged_bytes)} charged, {size(stats.pinned_bytes)} pinned, "
+        f"{stats.lookups} lookups, {hit} of asked tokens hit"
     )
     worth = [
         (
