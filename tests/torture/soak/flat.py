@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 from math import erfc, sqrt
 
-WARM_UP = 0.25
-"""Of all windows; meanwhile pools fill, caches warm and threads are made."""
+WARM_UP = 0.5
+"""Of all windows; meanwhile pools fill, caches warm, threads are made, and Python's heap finds its size."""
 
-LEAST_WINDOWS = 24
+LEAST_WINDOWS = 48
 LIKELY = 0.001
 """What is called growth happens by chance in one of a thousand series that do not grow."""
 

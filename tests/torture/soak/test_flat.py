@@ -6,7 +6,7 @@ import pytest
 
 from torture.soak.flat import growth
 
-WINDOWS = 40
+WINDOWS = 80
 
 
 def noisy(rng: random.Random, at: int) -> float:
@@ -32,7 +32,7 @@ def test_what_only_scatters_is_no_leak(seed: int) -> None:
     "samples",
     [
         [8.0] * WINDOWS,
-        [8.0] * 25 + [9.0] * 15,
+        [8.0] * 60 + [9.0] * 20,
         [float(min(at, 9)) for at in range(WINDOWS)],
         [70_000 * (1 - 0.8**at) for at in range(WINDOWS)],
         [float(at % 7) for at in range(WINDOWS)],

@@ -23,6 +23,7 @@ from torture.spawner import Spawner, spawning
 ADMIN = "soak-admin"
 ENV = {"KVCAIRN_ADMIN_TOKEN": ADMIN, "KVCAIRN_SWEEP_SECONDS": "1", "KVCAIRN_LOG_LEVEL": "warning"}
 FLAGS = ("--capacity", "8MiB")
+LIVES = 3
 SHORT_ACTS, LONG_ACTS = 4, 8
 """Of each caller in a window."""
 
@@ -168,7 +169,7 @@ def test_statistics_are_what_clients_counted_before_and_after_a_kill(tmp_path, t
 def test_nothing_grows_and_statistics_stay_true_for_as_long_as_it_runs(tmp_path, torture_seed, request):
     soak, rng = Soak(tmp_path / "data", torture_seed, acts=LONG_ACTS, running=measured), random.Random(torture_seed)
     until = time.monotonic() + request.config.getoption("--soak-seconds")
-    life_seconds = request.config.getoption("--soak-seconds") / 4
+    life_seconds = request.config.getoption("--soak-seconds") / LIVES
     while time.monotonic() < until:
         with soak.process() as life:
             end = time.monotonic() + life_seconds
