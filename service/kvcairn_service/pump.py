@@ -74,21 +74,24 @@ class Pump:
             finally:
                 self._lock.release()
 
-    def turn(self, *, is_quick: bool) -> Turn:
+    def turn(self, *, is_quick: bool, may_wait: bool) -> Turn:
         """Send on, until all is sent, the time is over, or the reader does not keep up; Unwritable where it is gone.
 
-        is_quick: whether the reader is worth a worker that waits for it. What a slow one takes in that time is little,
-        and many of them would keep all workers waiting.
+        is_quick: whether the reader has kept up so far, so that much is looked up for it. may_wait: whether a worker
+        can be spared to wait for it a moment.
         """
         try:
             with self._lock:
-                return self._send(until=time.monotonic() + TURN_SECONDS, wait_seconds=WAIT_SECONDS if is_quick else 0)
+                return self._send(
+                    until=time.monotonic() + TURN_SECONDS,
+                    wait_seconds=WAIT_SECONDS if may_wait else 0,
+                    read_bytes=READ_BYTES if is_quick else SLOW_READ_BYTES,
+                )
         finally:
             self._close_if_idle()
 
-    def _send(self, *, until: float, wait_seconds: float) -> Turn:
+    def _send(self, *, until: float, wait_seconds: float, read_bytes: int) -> Turn:
         at, total_bytes, is_waiting = self._at, 0, False
-        read_bytes = READ_BYTES if wait_seconds else SLOW_READ_BYTES
         while not (at.is_at_end or is_waiting or self._is_over(until)):
             with self._pieces(at.records, at.stop(read_bytes=read_bytes)) as pieces:
                 sent_bytes, is_waiting = self._write_all(joined(at.unsent(pieces)), until, wait_seconds)

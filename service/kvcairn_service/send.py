@@ -9,7 +9,7 @@ sent as any body is. So a reader that takes nothing costs a piece of memory at m
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -25,6 +25,7 @@ from kvcairn_service.connection import AlreadySent, Connection, connection_of
 from kvcairn_service.counters import Counters
 from kvcairn_service.cursor import Cursor
 from kvcairn_service.errors import NotFound
+from kvcairn_service.fairness import Turns
 from kvcairn_service.pace import Pace
 from kvcairn_service.pump import WAIT_SECONDS, Pump
 from kvcairn_storage.errors import StorageError, StoreUnreadable
@@ -54,10 +55,11 @@ class Broken(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Threads that send, and how one tenant gets its turns of them."""
+    """Threads that send, how one tenant gets its turns of them, and how many wait for theirs."""
 
     threads: Executor
-    turn: Callable[[], AbstractAsyncContextManager[None]]
+    turns: Turns
+    tenant: str
 
 
 class RecordStream(Response):
@@ -123,17 +125,20 @@ class RecordStream(Response):
     async def _pump_all(
         self, promised: list[Promised], at: Cursor, send: Send, connection: Connection, descriptor: int
     ) -> None:
-        is_quick = True
+        waited_seconds = 0.0
         with closing(Pump(descriptor, at, lambda start, stop: self._pieces(promised[start:stop]))) as pump:
             await connection.flushed(self._pace)
             while not at.is_at_end:
-                turn = await self._run(partial(pump.turn, is_quick=is_quick))
+                is_quick = waited_seconds < WAIT_SECONDS
+                # What a slow reader takes in a moment is little; many of them would keep all workers waiting.
+                may_wait = is_quick or not self._workers.turns.waiting
+                turn = await self._run(partial(pump.turn, is_quick=is_quick, may_wait=may_wait))
                 if turn.sent_bytes:
                     await send(_body(AlreadySent(turn.sent_bytes)))
                     self._counters.sent_bytes += turn.sent_bytes
                 connection.check()
                 if turn.is_waiting:
-                    is_quick = await connection.room(pump.descriptor, self._pace) < WAIT_SECONDS
+                    waited_seconds = await connection.room(pump.descriptor, self._pace)
 
     async def _copy_all(self, promised: list[Promised], at: Cursor, send: Send, connection: Connection | None) -> None:
         while not at.is_at_end:
@@ -144,7 +149,7 @@ class RecordStream(Response):
             self._counters.sent_bytes += len(body)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        async with self._workers.turn():
+        async with self._workers.turns.of(self._workers.tenant):
             return await asyncio.get_running_loop().run_in_executor(self._workers.threads, work)
 
     def _touch(self, promised: Sequence[Promised]) -> None:

@@ -54,7 +54,7 @@ def test_turns_that_end_anywhere_in_a_record_go_on_there(ends, records, is_quick
     got, sent_bytes = b"", 0
     with pumped as turns:
         while not at.is_at_end:
-            turn = turns.turn(is_quick=is_quick)
+            turn = turns.turn(is_quick=is_quick, may_wait=is_quick)
             assert turn.sent_bytes <= 1 << 20, "the reader takes nothing during a turn, and the kernel little"
             assert turn.is_waiting or at.is_at_end
             sent_bytes += turn.sent_bytes
@@ -68,7 +68,7 @@ def test_a_reader_that_always_makes_a_little_room_has_a_worker_for_one_turn_at_m
     pumped, at = pumping(ends, [RECORD])
     with pumped as turns:
         turns._room = SimpleNamespace(poll=lambda _: everything(ends[1]))
-        turn = turns.turn(is_quick=True)
+        turn = turns.turn(is_quick=True, may_wait=True)
     assert 0 < turn.sent_bytes < len(RECORD)
     assert (at.records, turn.is_waiting) == (0, False)
 
@@ -84,7 +84,7 @@ def test_a_slow_reader_is_not_waited_for_by_a_worker(ends):
     pumped, _ = pumping(ends, [SMALL] * 4000, pieces=pieces)
     with pumped as turns:
         turns._room = SimpleNamespace(poll=lambda _: pytest.fail("a worker waits"))
-        assert turns.turn(is_quick=False).is_waiting
+        assert turns.turn(is_quick=False, may_wait=False).is_waiting
         assert asked == [(0, pump.SLOW_READ_BYTES // len(SMALL))]
 
 
@@ -93,17 +93,17 @@ def test_a_peer_that_is_gone_ends_the_response(ends):
     with pumped as turns:
         ends[1].close()
         with pytest.raises(pump.Unwritable):
-            turns.turn(is_quick=True)
+            turns.turn(is_quick=True, may_wait=True)
 
 
 def test_a_record_that_is_another_one_by_the_next_turn_ends_the_response(ends):
     other = b"another header" + RECORD[14:]
     found = iter([RECORD, other])
-    pumped, _ = pumping(ends, [RECORD], pieces=lambda start, stop: contextlib.nullcontext([next(found)]))
+    pumped, _ = pumping(ends, [RECORD], pieces=lambda *_: contextlib.nullcontext([next(found)]))
     with pumped as turns:
-        assert turns.turn(is_quick=True).is_waiting
+        assert turns.turn(is_quick=True, may_wait=True).is_waiting
         with pytest.raises(Replaced):
-            turns.turn(is_quick=True)
+            turns.turn(is_quick=True, may_wait=True)
 
 
 def test_closing_ends_a_turn_in_the_middle_of_a_record_and_then_the_descriptor(ends):
@@ -111,7 +111,7 @@ def test_closing_ends_a_turn_in_the_middle_of_a_record_and_then_the_descriptor(e
     with pumped as turns:
         descriptor = turns.descriptor
         turns._room = SimpleNamespace(poll=lambda _: turns.close() or everything(ends[1]))
-        turns.turn(is_quick=True)
+        turns.turn(is_quick=True, may_wait=True)
         assert at.records == 0
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)

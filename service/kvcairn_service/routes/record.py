@@ -65,7 +65,7 @@ async def get_record(named: Named, service: Running, tenant: CallingTenant) -> R
         keys=[named],
         counters=service.counters,
         pace=pace_of(service.settings),
-        workers=Workers(service.senders, partial(service.sending.of, tenant.id)),
+        workers=Workers(service.senders, service.sending, tenant.id),
         must_exist=True,
     )
 

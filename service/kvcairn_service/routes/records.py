@@ -53,7 +53,7 @@ async def fetch(request: Request, service: Running, tenant: CallingTenant) -> Re
         keys=keys,
         counters=service.counters,
         pace=pace_of(service.settings),
-        workers=Workers(service.senders, partial(service.sending.of, tenant.id)),
+        workers=Workers(service.senders, service.sending, tenant.id),
     )
 
 
