@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,20 @@ TESTS = [(name, runs) for _, name, runs in ROWS if "::" in name]
 TARGETS = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
+def tests_in(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Every function by its name, and every method as Class::name."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from ((f"{node.name}::{each.name}", each) for each in node.body if isinstance(each, ast.FunctionDef))
+
+
 def marks(name: str) -> tuple[bool, bool]:
     """Whether all of a test's cases are marked torture, and whether some are; AssertionError where there is no test."""
     file, _, wanted = name.partition("::")
     tree = ast.parse((ROOT / file).read_text())
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    functions = dict(tests_in(tree))
     assert wanted in functions, f"{file} has no {wanted}"
     of_module = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)]
     everywhere = any(text.startswith("pytestmark") and "mark.torture" in text for text in of_module)
