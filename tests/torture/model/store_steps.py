@@ -37,6 +37,13 @@ class StoreSteps(Steps):
         if (house := self.houses.get(who)) is not None:
             self._store(house, which, prompt, items, writer)
 
+    @rule(who=WHO, which=WHICH, prompt=PROMPT, spot=st.integers(0, BLOCKS - 2), is_strange=st.booleans())
+    def store_parent_and_child(self, who: str, which: int, prompt: int, spot: int, is_strange: bool) -> None:  # noqa: FBT001 - by name
+        """A block where it belongs or not, and the one that follows it where it belongs."""
+        if (house := self.houses.get(who)) is not None:
+            items = [("history", spot, None, is_strange), ("history", spot + 1, None, False)]
+            self._store(house, which, prompt, items, "a")
+
     def _store(self, house: House, which: int, prompt: int, items: list[tuple[Any, ...]], writer: str) -> None:
         """One request, or one for each record where room is short, so that the model knows for whom it was made."""
         is_tight = self._is_tight(house, which, len(items))
