@@ -212,6 +212,25 @@ class TestUploadMemory:
 
         asyncio.run(scenario())
 
+    def test_of_two_that_could_have_it_the_one_that_has_less_does_though_it_came_later(self):
+        async def scenario():
+            budget, order = MemoryBudget(640), []
+            for tenant in ["b"] * 7 + ["a"]:
+                assert budget.try_acquire(64, tenant=tenant)
+
+            async def take(tenant):
+                await budget.acquire(64, tenant=tenant)
+                order.append(tenant)
+
+            tasks = [asyncio.create_task(take(tenant)) for tenant in ("a", "c")]
+            for _ in range(2):
+                await asyncio.sleep(0)
+                budget.release(64, tenant="b")
+            await asyncio.gather(*tasks)
+            assert order == ["c", "a"]
+
+        asyncio.run(scenario())
+
     def test_nothing_is_lent_twice_and_all_comes_back_whoever_gives_up(self):
         async def scenario():
             budget, rng = MemoryBudget(640, is_shared=lambda: True), random.Random(2)

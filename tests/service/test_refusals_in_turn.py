@@ -63,3 +63,4 @@ def test_a_client_that_leaves_with_answers_due_is_no_error(open_service, caller,
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
     assert eventually(lambda: caller.metric("kvcairn_held_records") == 0)
     assert open_service.log().count("Traceback") == before
+    assert "ASGI callable returned" not in open_service.log()
