@@ -214,10 +214,10 @@ def test_a_pinned_prefix_is_not_idle_and_the_end_of_a_pin_counts_as_a_use(tenant
 
 
 def test_metrics_tell_what_is_pinned(tenant_caller, admin):
-    tenant = tenant_caller("measured", pin_quota_bytes=10 * PAGE)
+    tenant = tenant_caller("pin-measured", pin_quota_bytes=10 * PAGE)
     document, keys = stored(tenant, 3, states=(2,))
     tenant.pin(document, keys)
-    labels = {"tenant": "measured", "layout": fingerprint(document).hex()[:12]}
+    labels = {"tenant": "pin-measured", "layout": fingerprint(document).hex()[:12]}
     assert admin.metric("kvcairn_pinned_records", kind="history", **labels) == 3
     assert admin.metric("kvcairn_pinned_bytes", kind="state", **labels) == PAGE
     assert "pins" in tenant.http.get("/v1/service").json()["features"]
