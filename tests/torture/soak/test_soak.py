@@ -23,7 +23,7 @@ from torture.spawner import Spawner, spawning
 ADMIN = "soak-admin"
 ENV = {"KVCAIRN_ADMIN_TOKEN": ADMIN, "KVCAIRN_SWEEP_SECONDS": "1", "KVCAIRN_LOG_LEVEL": "warning"}
 FLAGS = ("--capacity", "8MiB")
-LIVES = 3
+LIVES, DOUBLINGS = 3, 3
 SHORT_ACTS, LONG_ACTS = 4, 8
 """Of each caller in a window."""
 
@@ -125,13 +125,21 @@ class Life:
             assert mine["records"] == engine.present(self.clients[name])
         assert set(stats) == {"default", *self.soak.engines}, "a deleted tenant is still counted"
 
-    def check_flat(self) -> None:
-        grown = {
-            field: fault
-            for field, samples in zip(Held._fields, zip(*self.samples, strict=True), strict=True)
-            if (fault := growth(samples))
-        }
-        assert not grown, f"{grown}; every window: {self.samples}"
+    def live(self, seconds: float) -> None:
+        """Windows for so long, and as many again while something grows: a heap comes to rest, a leak never."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or len(self.samples) < LEAST_WINDOWS:
+            self.window()
+        for _ in range(DOUBLINGS):
+            if self.grown():
+                for _ in range(len(self.samples)):
+                    self.window()
+        assert not self.grown(), f"{self.grown()}; every window: {self.samples}"
+
+    def grown(self) -> dict[str, str]:
+        """What grows, and how."""
+        by_field = zip(Held._fields, zip(*self.samples, strict=True), strict=True)
+        return {field: fault for field, samples in by_field if (fault := growth(samples))}
 
     def kill_under_load(self) -> None:
         """End the process while everybody acts; what they meet then is theirs."""
@@ -172,10 +180,7 @@ def test_nothing_grows_and_statistics_stay_true_for_as_long_as_it_runs(tmp_path,
     life_seconds = request.config.getoption("--soak-seconds") / LIVES
     while time.monotonic() < until:
         with soak.process() as life:
-            end = time.monotonic() + life_seconds
-            while time.monotonic() < end or len(life.samples) < LEAST_WINDOWS:
-                life.window()
+            life.live(life_seconds)
             life.check_statistics()
-            life.check_flat()
             if rng.random() < 0.5:
                 life.kill_under_load()
