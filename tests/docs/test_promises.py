@@ -14,7 +14,7 @@ TESTS = [(name, runs) for _, name, runs in ROWS if "::" in name]
 TARGETS = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-def tests_in(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+def named_tests(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
     """Every function by its name, and every method as Class::name."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
@@ -27,7 +27,7 @@ def marks(name: str) -> tuple[bool, bool]:
     """Whether all of a test's cases are marked torture, and whether some are; AssertionError where there is no test."""
     file, _, wanted = name.partition("::")
     tree = ast.parse((ROOT / file).read_text())
-    functions = dict(tests_in(tree))
+    functions = dict(named_tests(tree))
     assert wanted in functions, f"{file} has no {wanted}"
     of_module = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)]
     everywhere = any(text.startswith("pytestmark") and "mark.torture" in text for text in of_module)
