@@ -16,6 +16,7 @@ from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import Any
 
+import httptools
 from starlette.types import Scope
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -24,6 +25,16 @@ from uvicorn.server import ServerState
 from kvcairn_protocol.codec import Bytes
 from kvcairn_protocol.messages import PROBLEM_TYPE
 from kvcairn_service.crowd import Crowd
+from kvcairn_service.heads import (
+    MAX_HEAD_BYTES,
+    TOO_LARGE,
+    TRAILERS_TOO_LARGE,
+    BadHead,
+    HeadTooLarge,
+    check_head,
+    is_too_large,
+    without_upgrade,
+)
 from kvcairn_service.hosts import is_loopback
 from kvcairn_service.pace import Pace
 
@@ -31,7 +42,6 @@ UNIX_SEND_BYTES, LOOPBACK_SEND_BYTES = 4 << 20, 512 << 10
 """The socket's buffer: on the same host by TCP no more than what stays in the processor's caches until it is read,
 which is a third faster than 4 MiB; towards other hosts the kernel finds out what the way there takes."""
 
-MAX_HEAD_BYTES = 64 << 10
 EXTENSION = "kvcairn.connection"
 
 
@@ -41,10 +51,6 @@ class Stalled(ConnectionError):
 
 class Gone(ConnectionError):
     """The client closed the connection; what is sent to it now reaches nobody."""
-
-
-class HeadTooLarge(ValueError):
-    """A request's line and headers are over the limit."""
 
 
 class AlreadySent(int):
@@ -95,7 +101,9 @@ class Connection(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._in_message = False
         self._in_head = False
-        self._head_bytes = 0
+        self._is_upgrade = self._brings_body = False
+        self._head_bytes = self._between_bytes = 0
+        self._reading = b""
         self._cycles: list[RequestResponseCycle] = []
         self.body_bytes = 0
 
@@ -131,14 +139,27 @@ class Connection(HttpToolsProtocol):
         """As uvicorn's, with a bound on the head's size and on the time until it is complete."""
         if self.transport.is_closing():
             return
+        self._reading, self._brings_body = data, False
         super().data_received(data)
+        self._bound_between(0 if self._brings_body else len(data))
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(431, _HEAD_TOO_LARGE)
+                self._refuse(431, TOO_LARGE)
         elif self._deadline is None and self._is_idle:
             # Empty lines, or the rest of a body that nobody read, have ended uvicorn's own wait for the next request.
             self._set_deadline(self.header_seconds)
+
+    def _bound_between(self, size_bytes: int) -> None:
+        """Trailers and what stands beside a chunk's size are of no use here, and brought no byte of the body."""
+        between = self._in_message and not self._in_head and not self.transport.is_closing()
+        self._between_bytes = self._between_bytes + size_bytes if between and size_bytes else 0
+        if self._between_bytes <= MAX_HEAD_BYTES:
+            return
+        if self.cycle.response_complete:
+            self.transport.close()
+        else:
+            self._refuse(431, TRAILERS_TOO_LARGE)
 
     @property
     def is_answering(self) -> bool:
@@ -162,25 +183,39 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_message = self._in_head = True
-        self._head_bytes = self.body_bytes = 0
+        self._is_upgrade = False
+        self._head_bytes = self._between_bytes = self.body_bytes = 0
         self._set_deadline(self.header_seconds)
         scope: Scope = self.scope  # type: ignore[assignment]
         scope["extensions"] = {EXTENSION: self}
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Trailers come here as well, when the headers were read long ago: none of them counts for anything."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head, self._has_come_on = False, True
         self._clear_deadline()
-        if self._head_is_too_large():
-            # What a callback raises ends in `send_400_response`, before an application sees the request.
-            raise HeadTooLarge
+        # What a callback raises ends in `send_400_response`, before an application sees the request.
+        if is_too_large(self.url, self.headers):
+            raise HeadTooLarge(TOO_LARGE)
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        check_head(version=version, method=method, target=self.url, headers=self.headers)
+        self._is_upgrade = self.parser.should_upgrade()
+        if self._is_upgrade:
+            return  # to be read again, without that wish
         super().on_headers_complete()
         self._cycles = [each for each in self._cycles if not each.response_complete] + [self.cycle]
 
     def on_body(self, body: bytes) -> None:
         self.body_bytes += len(body)
+        self._brings_body = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._is_upgrade:
+            return
         self._in_message = False
         self._clear_deadline()
         super().on_message_complete()
@@ -191,17 +226,28 @@ class Connection(HttpToolsProtocol):
             # What is left of a body that nobody will read is thrown away as it comes, but not for ever.
             self._set_deadline(self.header_seconds)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """uvicorn's word where a request wished for another protocol, of which the parser reads the head alone.
+
+        uvicorn would take its body for the next request, and drop what came with it.
+        """
+        at: int = sys.exc_info()[1].args[0]  # type: ignore[union-attr]  # an httptools.HttpParserUpgrade
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        head = without_upgrade(version=version, method=method, target=self.url, headers=self.headers)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        super().data_received(head + self._reading[at:])
+
     def send_400_response(self, msg: str) -> None:
         """uvicorn's answer to what its parser refuses; a problem document here."""
-        if self._head_is_too_large():
-            self._refuse(431, _HEAD_TOO_LARGE)
+        error = sys.exc_info()[1]
+        ours = error.__context__ if error is not None else None
+        if isinstance(ours, HeadTooLarge):
+            self._refuse(431, str(ours))
+        elif isinstance(ours, BadHead):
+            self._refuse(400, str(ours))
         else:
-            self._refuse(400, msg)
-
-    def _head_is_too_large(self) -> bool:
-        if not self._in_message:
-            return False
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES
+            self._refuse(400, f"no HTTP/1.1: {error}" if error is not None else msg)
 
     def _refuse(self, status: int, detail: str) -> None:
         """Answer without an application, and close; without a word, and later, where another answer is due first."""
@@ -312,9 +358,6 @@ class Connection(HttpToolsProtocol):
         sock: socket.socket = self.transport.get_extra_info("socket")
         queued = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
         return self.transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
-
-
-_HEAD_TOO_LARGE = f"a request's line and headers have at most {MAX_HEAD_BYTES} bytes"
 
 
 def _size_buffer(sock: socket.socket, peer: Any) -> None:

@@ -11,8 +11,10 @@ import torch
 from kvcairn_client.budgets import Budgets
 from kvcairn_client.client import Client
 from kvcairn_client.transformers import CachedPrefill
+from service_caller import Caller
 from service_samples import RECORDS, split
 from serving import ServiceProcess
+from sockets import eventually
 from tiny_models import Oracle, differences, make_model, make_prompt, same_bits
 
 STEP, BLOCKS = 128, 5
@@ -83,7 +85,11 @@ class Engine:
             assert answer.json()["rejected"] == [], answer.text
 
     def stored(self) -> dict[Name, bytes]:
-        """Every record of the service, read past any link. AssertionError where the statistics count others as well."""
+        """Every record of the service, read past any link. AssertionError where the statistics count others as well.
+
+        Waits for what a cut link left under way: the service ends it by itself.
+        """
+        assert eventually(lambda: Caller(self._http).metric("kvcairn_requests_in_flight") == 1)
         fingerprint, _ = self._layout
         keys = self._keys()
         names = [(kind, block) for kind in KINDS for block in range(BLOCKS)]
