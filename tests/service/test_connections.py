@@ -58,7 +58,9 @@ def large(quick):
     records = chain_records(document, keys)
     for start in range(0, 40, 10):
         pieces = iter(records[start : start + 10])
-        assert quick.store(pieces).json()["stored"] == 10
+        answer = quick.store(pieces)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["stored"] == 10
     yield document, keys, b"".join(records)
     quick.http.delete(f"/v1/layouts/{fingerprint(document).hex()}")
 

@@ -60,7 +60,7 @@ async def upload(service, body):
     layout = parse_layout(canonical(DOCUMENT))
     if service.layouts.find(tenant.id, fingerprint(DOCUMENT)) is None:
         await service.layouts.put(tenant.id, layout)
-    return await Upload(service=service, tenant=tenant).run(body)
+    return await Upload(service=service, tenant=tenant, writer="open").run(body)
 
 
 def at_rest(service):

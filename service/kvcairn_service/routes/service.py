@@ -19,7 +19,7 @@ router = APIRouter(tags=["service"])
 
 NAME = "kvcairn"
 API = 1
-FEATURES = ("touch", "report", "single-records", "unchained-layouts", "pins")
+FEATURES = ("touch", "report", "single-records", "unchained-layouts", "pins", "purge")
 
 Running = Annotated[Service, Depends(service_of)]
 
@@ -67,17 +67,23 @@ def limits_of(settings: Settings) -> ServiceLimits:
     )
 
 
-@router.get("/healthz")
-async def is_alive() -> Health:
-    """Liveness: the event loop turns."""
-    return Health(status="ok")
+@router.get("/healthz", response_model=Health, responses={503: problems(503)[503]})
+async def is_alive(service: Running) -> Health | Response:
+    """Liveness: the event loop turns, and nothing is wrong that only a restart mends."""
+    fault = service.fault()
+    return Health(status="ok") if fault is None else _unavailable(f"restart the service: {fault}")
 
 
 @router.get("/readyz", response_model=Health, responses={503: problems(503)[503]})
 async def is_ready(service: Running) -> Health | Response:
-    """Readiness: the store is open and the service is not draining."""
+    """Readiness: the store is open and sound, and the service is not draining."""
+    fault = service.fault()
+    if fault is not None:
+        return _unavailable(f"restart the service: {fault}")
     if service.phase is Phase.SERVING:
         return Health(status="ready")
-    return problem(
-        503, kind="unavailable", detail=f"the service is {service.phase.value}", headers={"Retry-After": "2"}
-    )
+    return _unavailable(f"the service is {service.phase.value}")
+
+
+def _unavailable(detail: str) -> Response:
+    return problem(503, kind="unavailable", detail=detail, headers={"Retry-After": "2"})
