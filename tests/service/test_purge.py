@@ -177,19 +177,19 @@ def test_only_the_admin_learns_of_writers_or_purges(fleet):
 
 
 def test_what_was_purged_is_counted_and_noted(fleet, admin, closed_service):
-    bad, _, keys = fleet("counted")
+    bad, _, keys = fleet("purged-and-counted")
     bad.store(keys, range(6), states=[5])
     label = fingerprint(bad.document).hex()[:12]
-    purge(admin, tenant="counted", writer=bad.writer)
+    purge(admin, tenant="purged-and-counted", writer=bad.writer)
     kinds = bad.caller.http.get("/v1/stats").json()["kinds"]
     assert [(each["kind"], each["records"], each["purged_records"]) for each in kinds] == [
         ("history", 0, 6), ("state", 0, 1),
     ]  # fmt: skip
-    assert admin.metric("kvcairn_purged_records_total", tenant="counted", layout=label, kind="history") == 6
+    assert admin.metric("kvcairn_purged_records_total", tenant="purged-and-counted", layout=label, kind="history") == 6
     (line,) = (line for line in closed_service.log().splitlines() if "records.purge" in line and bad.writer in line)
     noted = json.loads(json.loads(line)["message"].removeprefix("audit "))
     assert noted.items() >= {
-        "who": "admin", "action": "records.purge", "tenant": "counted", "writer": bad.writer, "records": 7,
+        "who": "admin", "action": "records.purge", "tenant": "purged-and-counted", "writer": bad.writer, "records": 7,
         "outcome": "done",
     }.items()  # fmt: skip
 
