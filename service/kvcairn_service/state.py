@@ -28,7 +28,8 @@ from kvcairn_storage.prefixes import PrefixStore
 from kvcairn_storage.store import RecordKey, RecordStore
 
 SENDING_THREADS = 8
-"""Each is one response's for a twentieth of a second at most (pump.py), so that all responses get their turns."""
+"""Each is one response's for a twentieth of a second at most (pump.py), so that all responses get their turns. They
+copy most of the time: more of them than processors move no more, and the loop waits for its own among them."""
 
 T = TypeVar("T")
 
