@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from kvcairn_protocol.codec import CodecName
 from kvcairn_protocol.errors import Reason
+from kvcairn_protocol.layout import MAX_INTEGER
 from kvcairn_protocol.layout import KindLabel as KindLabel  # noqa: PLC0414 - part of the messages, too
 from kvcairn_protocol.strategy import Anchored, Strategy
 
@@ -103,9 +104,9 @@ class TenantSettings(_Request):
 
     strategy: Strategy = Anchored()
     codec: CodecName = "auto"
-    quota_bytes: Annotated[int, Field(ge=1)] | None = None
-    ttl_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    pin_quota_bytes: Annotated[int, Field(ge=0)] | None = None
+    quota_bytes: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = None
+    ttl_seconds: Annotated[float, Field(gt=0, le=MAX_INTEGER, allow_inf_nan=False)] | None = None
+    pin_quota_bytes: Annotated[int, Field(ge=0, le=MAX_INTEGER)] | None = None
     encrypt: bool = False
 
 

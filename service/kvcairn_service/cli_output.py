@@ -10,6 +10,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+WIDEST = 10_000
+"""More columns than any table has, so that rich neither folds nor crops one."""
+
 
 def fail(message: str, *, status: int = 1) -> NoReturn:
     """End the command with one line on stderr."""
@@ -25,16 +28,19 @@ def print_json(document: BaseModel | dict[str, Any]) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """One table on stdout, as narrow as it can be; numbers, which start with a digit, stand right and in one line."""
+    """One table on stdout, a line each row: what does not fit a terminal it wraps itself, and no id is ever cut.
+
+    Numbers, which start with a digit, stand right.
+    """
     table = Table(
         title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
     )
     for index, column in enumerate(columns):
         is_number = bool(rows) and all(row[index][:1].isdigit() or row[index] in ("-", "none") for row in rows)
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    Console(width=WIDEST).print(table)
 
 
 def size(size_bytes: int | None) -> str:

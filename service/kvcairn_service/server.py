@@ -8,6 +8,7 @@ import socket
 import stat
 import sys
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -177,7 +178,7 @@ class Server(uvicorn.Server):
 def reloads_of(service: Service) -> Reloads:
     """What this service reads again from files: certificates, the settings' tokens, and where the audit log is."""
     parts = [
-        Reloadable(token.name, (token.file,), token.reload)
+        Reloadable(token.name, (token.file,), partial(service.standing.reload, token))
         for token in (service.standing.admin, service.standing.metrics)
         if token.file is not None
     ]

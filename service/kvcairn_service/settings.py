@@ -145,6 +145,8 @@ class Settings(BaseSettings):
                 raise ValueError(f"{name} must be printable ASCII without spaces, and not empty")
         if self.metrics_token is not None and self.is_open:
             raise ValueError("metrics_token has no meaning without admin_token: an open service asks for no token")
+        if self.metrics_token is not None and self.metrics_token == self.admin_token:
+            raise ValueError("metrics_token is the admin's token; who reads metrics would be the admin: make another")
 
     def _check_places(self) -> None:
         if self.host is None and self.uds is None:

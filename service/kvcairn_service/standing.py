@@ -21,10 +21,11 @@ class StandingToken:
         """Whether this is the digest of the token; always the same work."""
         return hmac.compare_digest(self._digest or "", digest)
 
-    def reload(self) -> bool:
+    def reload(self, *, unlike: "StandingToken") -> bool:
         """Read the file again; whether it is another token now. SettingsError, and the old one stays, where it is none.
 
-        A service that was closed stays closed: an empty file is no token.
+        unlike: the other one, which must not be the same: who reads metrics would be the admin. A service that was
+        closed stays closed: an empty file is no token.
         """
         if self.file is None:
             return False
@@ -34,6 +35,8 @@ class StandingToken:
             raise SettingsError(f"{self.name}_file: cannot read {self.file}: {error}; the old token stays") from None
         if not is_token(text):
             raise SettingsError(f"{self.name}_file: {self.file} holds no token of printable ASCII; the old one stays")
+        if unlike.is_held(digest_of(text)):
+            raise SettingsError(f"{self.name}_file: {self.file} holds the {unlike.name}; the old token stays")
         before, self._digest = self._digest, digest_of(text)
         return before != self._digest
 
@@ -44,6 +47,10 @@ class StandingTokens:
 
     admin: StandingToken
     metrics: StandingToken
+
+    def reload(self, token: StandingToken) -> bool:
+        """Read one of them again: see StandingToken."""
+        return token.reload(unlike=self.metrics if token is self.admin else self.admin)
 
 
 def standing_tokens(settings: Settings) -> StandingTokens:

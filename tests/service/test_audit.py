@@ -177,7 +177,7 @@ class TestStandingTokens:
         assert guarded.ask("GET", "/v1/stats", **asked).status_code == 403
         assert guarded.ask("GET", "/metrics", token="first-metrics-token").status_code == 401  # noqa: S106
 
-    @pytest.mark.parametrize("content", ["", "two words\n", None])
+    @pytest.mark.parametrize("content", ["", "two words\n", "second-metrics-token", None])
     def test_a_file_that_holds_no_token_opens_nothing_and_closes_nothing(self, guarded, content):
         token = guarded.token
         said = guarded.service.log().count("admin_token was not read again")

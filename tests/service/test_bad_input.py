@@ -378,7 +378,8 @@ class TestUnknown:
         assert caller.http.post("/v1/tenants/default").headers["allow"] == "DELETE, GET, PATCH, PUT"
 
     @pytest.mark.parametrize("body", [{"strategy": {"kind": "often"}}, {"strategy": "full"}, {"codec": "gzip"},
-                                      {"quota_bytes": -1}, {"quota_bytes": "5"}, {"ttl_seconds": 0}, {"colour": 1},
+                                      {"quota_bytes": -1}, {"quota_bytes": 2**53}, {"quota_bytes": "5"},
+                                      {"ttl_seconds": 0}, {"ttl_seconds": 1e308}, {"colour": 1},
                                       {"strategy": {"kind": "periodic"}}, {"strategy": None}])  # fmt: skip
     def test_wrong_tenant_settings_are_named(self, caller, body):
         (field,) = body

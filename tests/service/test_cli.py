@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from kvcairn_protocol.messages import KindStats, ServiceStats, TenantStats
 from kvcairn_service.cli import app
 from kvcairn_service.cli_admin import draw_service, draw_tenant
+from kvcairn_service.cli_output import print_table
 from service_caller import Caller
 from service_samples import chain, chain_records, fingerprint, layout_document
 from serving import running_service
@@ -188,6 +189,14 @@ def test_statistics_fit_a_terminal_of_80_columns(monkeypatch, capsys):
     assert [sum(line.startswith(start) for line in lines) for start in ("ab12ab12ab12  ", "agents  ")] == [6, 1]
     for value in ("1234567", "1000.0 GiB", "123456", "100.0 d", "58.3 min", "1023.0 TiB", "123456789012", "8.0 %"):
         assert value in "\n".join(lines)
+
+
+def test_no_table_cuts_or_folds_an_id_however_narrow_the_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    ids = ["0123456789abcdef" * 4, "fedcba9876543210" * 4]
+    print_table("Ids", ["layout", "model"], [[each, "a-model-of-many-words@" + each] for each in ids])
+    lines = capsys.readouterr().out.splitlines()
+    assert [sum(each in line and f"@{each}" in line for line in lines) for each in ids] == [1, 1]
 
 
 def test_a_unix_socket_is_a_url_too(kvcairn, open_service):

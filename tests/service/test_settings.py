@@ -87,6 +87,7 @@ def test_the_variables_that_kubernetes_makes_are_explained():
         ({"admin_token": "two words"}, "admin_token"),
         ({"admin_token_file": "/nowhere"}, "/nowhere"),
         ({"metrics_token": "m"}, "metrics_token"),
+        ({"admin_token": "same-token", "metrics_token": "same-token"}, "metrics_token is the admin's"),
         ({"admin_token": "a", "open_to": "x"}, "open_to"),
         ({"upload_memory_bytes": "64MiB"}, "upload_memory_bytes"),
         ({"max_body_bytes": "64MiB"}, "max_body_bytes"),
