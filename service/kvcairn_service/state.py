@@ -1,6 +1,7 @@
 """What a running service consists of, and how a request finds it."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -27,7 +28,7 @@ from kvcairn_service.tokens import Tokens
 from kvcairn_storage.prefixes import PrefixStore
 from kvcairn_storage.store import RecordKey, RecordStore
 
-SENDING_THREADS = 8
+SENDING_THREADS = max(3, min(8, (os.cpu_count() or 1) + 1))
 """Each is one response's for a twentieth of a second at most (pump.py), so that all responses get their turns. They
 copy most of the time: more of them than processors move no more, and the loop waits for its own among them."""
 
